@@ -1,0 +1,22 @@
+# make run is the way to a cluster; see README.md.
+.DEFAULT_GOAL := build
+.PHONY: run build test unit e2e vet lint bench clean
+
+run: build ## from a bare Debian with Go to a cluster in the foreground
+	scripts/packages run
+	bin/clusterd server
+
+build: ## bin/clusterd, with everything in it
+	scripts/build
+
+test: ## everything: build, vet, lint, unit and end-to-end tests
+	scripts/test all
+
+unit e2e vet lint: ## one part of make test
+	scripts/test $@
+
+bench: ## the figures beside the baseline's
+	scripts/bench cluster
+
+clean:
+	rm -rf bin

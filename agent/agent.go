@@ -1,0 +1,227 @@
+// Package agent is the node role: the list of its components in start order, and what connects them.
+//
+// It promises that containers outlive it: they are left running when it stops, and are taken over when it starts again.
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/clusterd/clusterd/agent/dns"
+	"github.com/clusterd/clusterd/agent/kubelet"
+	"github.com/clusterd/clusterd/agent/network"
+	"github.com/clusterd/clusterd/agent/proxy"
+	"github.com/clusterd/clusterd/agent/runtime"
+	"github.com/clusterd/clusterd/internal/bundle"
+	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/hostos"
+	"github.com/clusterd/clusterd/internal/inproc"
+	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/nodewatch"
+)
+
+// Bridge is the network interface that the node's pods are attached to.
+const Bridge = "clusterd0"
+
+// RegistriesFile is where the user describes image registries.
+const RegistriesFile = "/etc/clusterd/registries.yaml"
+
+// Config is what a node was told.
+type Config struct {
+	NodeName      string
+	NodeIPs       []netip.Addr
+	Labels        map[string]string
+	Taints        []v1.Taint
+	ClusterCIDRs  []netip.Prefix
+	ServiceCIDRs  []netip.Prefix
+	ClusterDNS    []netip.Addr
+	ClusterDomain string
+	ResolvConf    string // empty: the host's
+	ManifestPath  string // empty: the directory in the data directory
+	ManifestURL   string
+	PauseImage    string // empty: the one in the executable
+	Snapshotter   string // empty: chosen from what the host has
+	ProxyMode     string
+	KubeletArgs   []string
+	ProxyArgs     []string
+	KubeletWait   <-chan struct{} // optional: closed when the kubelet may be made
+	APIServer     string          // URL, for what cannot reach the API in process
+	Files         Files
+	Debug         bool
+}
+
+// Files are the paths of the node's certificates and keys, PEM; somebody else keeps them valid.
+type Files struct {
+	ClientCA, ServerCA      string
+	ServingCert, ServingKey string
+	ProxyCert, ProxyKey     string
+}
+
+// Deps are what a node is given by the process it runs in.
+type Deps struct {
+	Dir    datadir.Dir
+	Host   hostos.Host
+	Bundle bundle.Paths
+	// API makes a client configuration that acts as u.
+	API func(u user.Info, agent string) *rest.Config
+	// PublishDNS tells the cluster where this node's DNS server answers.
+	PublishDNS func(ctx context.Context, addrs []netip.Addr, port int) error
+	Log        *slog.Logger
+}
+
+// Agent is a node.
+type Agent struct {
+	cfg     Config
+	d       Deps
+	node    clientset.Interface // acts as the node
+	runtime *runtime.Runtime
+	loops   []lifecycle.Component
+}
+
+// Runtime is the part that needs no API: it can start first.
+func (a *Agent) Runtime() lifecycle.Component { return a.runtime }
+
+// Loops are the parts that need the API and the runtime.
+func (a *Agent) Loops() []lifecycle.Component { return a.loops }
+
+// New makes a node. It changes nothing; its error is a *config.Error with every mistake in the pass-through arguments.
+func New(cfg Config, d Deps) (*Agent, error) {
+	conf := d.API(inproc.Node(cfg.NodeName), "kubelet")
+	client, err := clientset.NewForConfig(conf)
+	if err != nil {
+		return nil, fmt.Errorf("make the node's client: %w", err)
+	}
+	a := &Agent{cfg: cfg, d: d, node: client}
+	p := &config.Problems{}
+	a.runtime, err = runtime.New(a.runtimeConfig(), d.Log)
+	p.Add(err)
+	net, err := network.New(a.networkConfig(), d.Log)
+	p.Add(err)
+	kub, err := kubelet.New(a.kubeletConfig(conf), d.Log)
+	p.Add(err)
+	prx, err := proxy.New(a.proxyConfig(), d.Log)
+	p.Add(err)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	names, err := dns.New(a.dnsConfig(net), d.Log)
+	p.Add(err)
+	a.loops = []lifecycle.Component{kub, lifecycle.Sequence("network", net, names), prx}
+	return a, p.Err()
+}
+
+func (a *Agent) runtimeConfig() runtime.Config {
+	dir := a.d.Dir
+	return runtime.Config{
+		Root:                dir.ContainerdRoot(),
+		State:               dir.ContainerdState(),
+		Socket:              dir.ContainerdSocket(),
+		Bundle:              a.d.Bundle,
+		CNIConfDir:          dir.CNIConf(),
+		Snapshotter:         a.cfg.Snapshotter,
+		PauseImage:          a.cfg.PauseImage,
+		RestrictOOMScoreAdj: !a.d.Host.CapSysResource,
+		SystemdCgroup:       a.d.Host.Systemd && a.d.Host.CgroupVersion == 2,
+		ImagesDir:           dir.Images(),
+		RegistriesFile:      RegistriesFile,
+		Debug:               a.cfg.Debug,
+	}
+}
+
+func (a *Agent) networkConfig() network.Config {
+	return network.Config{
+		Bridge:       Bridge,
+		ClusterCIDRs: a.cfg.ClusterCIDRs,
+		StateDir:     a.d.Dir.NetworkState(),
+		Socket:       a.d.Dir.CNISocket(),
+		CNIConfDir:   a.d.Dir.CNIConf(),
+		NetNSDir:     a.d.Dir.PodNetNS(),
+		PodCIDRs: func(ctx context.Context) ([]netip.Prefix, error) {
+			return nodewatch.PodCIDRs(ctx, a.node, a.cfg.NodeName)
+		},
+		LiveSandboxes: a.runtime.Sandboxes,
+	}
+}
+
+func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
+	dir := a.d.Dir
+	manifests := a.cfg.ManifestPath
+	if manifests == "" {
+		manifests = dir.PodManifests()
+	}
+	return kubelet.Config{
+		NodeName:      a.cfg.NodeName,
+		NodeIPs:       a.cfg.NodeIPs,
+		Labels:        a.cfg.Labels,
+		Taints:        a.cfg.Taints,
+		RootDir:       dir.KubeletRoot(),
+		PodLogsDir:    dir.PodLogs(),
+		CertDir:       dir.KubeletCerts(),
+		Socket:        dir.ContainerdSocket(),
+		ManifestPath:  manifests,
+		ManifestURL:   a.cfg.ManifestURL,
+		ClusterDNS:    a.cfg.ClusterDNS,
+		ClusterDomain: a.cfg.ClusterDomain,
+		ResolvConf:    a.resolvConf(),
+		ClientCA:      a.cfg.Files.ClientCA,
+		Cert:          a.cfg.Files.ServingCert,
+		Key:           a.cfg.Files.ServingKey,
+		Args:          a.cfg.KubeletArgs,
+		RESTConfig:    conf,
+		Wait:          a.cfg.KubeletWait,
+		NodeReady: func(ctx context.Context) error {
+			_, err := nodewatch.Until(ctx, a.node, a.cfg.NodeName, nodewatch.Ready)
+			return err
+		},
+	}
+}
+
+// resolvConf is the file that names the host's real resolvers, for pods that use the host's; empty when there are none.
+func (a *Agent) resolvConf() string {
+	r, err := hostos.Upstreams(a.cfg.ResolvConf)
+	if err != nil {
+		return a.cfg.ResolvConf
+	}
+	return r.Path
+}
+
+func (a *Agent) proxyConfig() proxy.Config {
+	return proxy.Config{
+		NodeName:     a.cfg.NodeName,
+		Mode:         a.cfg.ProxyMode,
+		ClusterCIDRs: a.cfg.ClusterCIDRs,
+		Server:       a.cfg.APIServer,
+		CA:           a.cfg.Files.ServerCA,
+		Cert:         a.cfg.Files.ProxyCert,
+		Key:          a.cfg.Files.ProxyKey,
+		Kubeconfig:   a.d.Dir.ProxyKubeconfig(),
+		Args:         a.cfg.ProxyArgs,
+	}
+}
+
+// dnsPort is the port of the node's DNS server on its pod gateway addresses.
+const dnsPort = 53
+
+func (a *Agent) dnsConfig(net *network.Network) dns.Config {
+	return dns.Config{
+		Addresses:    net.Gateways,
+		Port:         dnsPort,
+		Domain:       a.cfg.ClusterDomain,
+		ServiceCIDRs: a.cfg.ServiceCIDRs,
+		PodCIDRs:     a.cfg.ClusterCIDRs,
+		Upstreams: func() ([]string, error) {
+			r, err := hostos.Upstreams(a.cfg.ResolvConf)
+			return r.Servers, err
+		},
+		RESTConfig: a.d.API(inproc.ServiceAccount("coredns"), "coredns"),
+		Publish:    a.d.PublishDNS,
+	}
+}

@@ -1,0 +1,118 @@
+// Package proxy makes Services work on the node. For the time being that is upstream's kube-proxy, run in the process.
+//
+// It promises: the mode that is asked for, /proxyMode and /metrics on 127.0.0.1:10249 and health on 127.0.0.1:10256. It
+// reaches the API over TLS, since kube-proxy takes no client. kube-proxy needs the host's nft or iptables program, and does
+// not end before the process does.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/kubernetes/cmd/kube-proxy/app"
+
+	"github.com/clusterd/clusterd/internal/atomicfile"
+	"github.com/clusterd/clusterd/internal/upstream"
+)
+
+// Config is what the proxy is made from. All fields are required unless marked optional.
+type Config struct {
+	NodeName     string
+	Mode         string // nftables, iptables or ipvs
+	ClusterCIDRs []netip.Prefix
+	Server       string   // the API server's URL
+	CA           string   // PEM file: signs the API server's certificate
+	Cert, Key    string   // PEM files of system:kube-proxy; followed when they are renewed
+	Kubeconfig   string   // where kube-proxy's kubeconfig is written
+	Args         []string // optional: the user's key=value flags for kube-proxy
+}
+
+const argFlag = "kube-proxy-arg"
+
+// Proxy is the component.
+type Proxy struct {
+	cfg   Config
+	opts  *app.Options
+	flags *pflag.FlagSet
+	log   *slog.Logger
+}
+
+// New makes a proxy. It does no I/O; its error names every mistake in Args.
+func New(cfg Config, log *slog.Logger) (*Proxy, error) {
+	o := app.NewOptions()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.AddFlags(fs)
+	if err := upstream.Parse(fs, argFlag, args(cfg), cfg.Args); err != nil {
+		return nil, err
+	}
+	return &Proxy{cfg: cfg, opts: o, flags: fs, log: log}, nil
+}
+
+// args are the flags that make kube-proxy ours. The connection tracking limits of the host are left as they are.
+func args(c Config) []string {
+	return []string{
+		"cluster-cidr=" + join(c.ClusterCIDRs),
+		"conntrack-max-per-core=0",
+		"conntrack-tcp-timeout-close-wait=0s",
+		"conntrack-tcp-timeout-established=0s",
+		"healthz-bind-address=127.0.0.1:10256",
+		"hostname-override=" + c.NodeName,
+		"kubeconfig=" + c.Kubeconfig,
+		"metrics-bind-address=127.0.0.1:10249",
+		"proxy-mode=" + c.Mode,
+	}
+}
+
+func join(p []netip.Prefix) string {
+	var s []string
+	for _, x := range p {
+		s = append(s, x.String())
+	}
+	return strings.Join(s, ",")
+}
+
+// kubeconfig names the certificate files instead of holding them: client-go reads a file again when it has been renewed.
+func kubeconfig(c Config) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters:
+- name: local
+  cluster: {server: %q, certificate-authority: %q}
+users:
+- name: kube-proxy
+  user: {client-certificate: %q, client-key: %q}
+contexts:
+- name: local
+  context: {cluster: local, user: kube-proxy}
+current-context: local
+`, c.Server, c.CA, c.Cert, c.Key)
+}
+
+// Name is the component's name.
+func (p *Proxy) Name() string { return "service proxy" }
+
+// Run proxies until ctx ends. It is ready at once: rules follow the Services whenever these come.
+func (p *Proxy) Run(ctx context.Context, ready func()) error {
+	if err := atomicfile.Write(p.cfg.Kubeconfig, 0o600, kubeconfig(p.cfg)); err != nil {
+		return fmt.Errorf("write kube-proxy's kubeconfig: %w", err)
+	}
+	if err := p.opts.Complete(p.flags); err != nil {
+		return fmt.Errorf("complete kube-proxy's options: %w", err)
+	}
+	if err := p.opts.Validate(); err != nil {
+		return fmt.Errorf("--%s: %w", argFlag, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- p.opts.Run(ctx) }()
+	ready()
+	select {
+	case err := <-done:
+		return fmt.Errorf("run kube-proxy: %w", err)
+	case <-ctx.Done():
+		return nil
+	}
+}

@@ -1,0 +1,88 @@
+// Command bench measures clusterd from outside, beside a yardstick, on the machine it runs on. Call it by scripts/bench,
+// which builds what it needs.
+//
+// `bench cluster` runs clusterd and the baseline (scripts/baseline: the same Kubernetes as separate processes), each in a
+// lab node of its own and one after the other, prints their figures side by side with the ratios, and ends with the goals
+// and the exit status 1 if one is missed.
+//
+// Why ratios: a machine's speed, and what else it does at the time, change every figure of both sides alike.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/clusterd/clusterd/internal/testkit/lab"
+)
+
+// errMissed says that the figures are there but not good enough.
+var errMissed = errors.New("a goal is missed")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if errors.Is(err, flag.ErrHelp) || errors.Is(err, errUsage) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("usage: bench cluster [flags]")
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 || args[0] != "cluster" {
+		fmt.Fprintln(os.Stderr, errUsage)
+		return errUsage
+	}
+	var p plan
+	flags := flag.NewFlagSet("bench cluster", flag.ContinueOnError)
+	flags.StringVar(&p.clusterd, "clusterd", "bin/clusterd", "the executable to measure")
+	flags.StringVar(&p.baseline, "baseline", "", "the directory made by scripts/baseline/build; without it only clusterd is measured")
+	flags.IntVar(&p.starts, "starts", 3, "starts from an empty data directory on each side; their median counts")
+	flags.IntVar(&p.pods, "pods", 100, "pods of the larger load")
+	flags.DurationVar(&p.settle, "settle", time.Minute, "time to come to rest before a footprint is taken")
+	flags.DurationVar(&p.idle, "idle", time.Minute, "time over which a footprint is taken")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// run measures both sides and prints the report.
+func (p plan) run(ctx context.Context) error {
+	machines, err := lab.New("/var/tmp/clusterd-bench")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = machines.Clean(context.WithoutCancel(ctx)) }()
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s; load average before: %.14s\n", time.Now().UTC().Format(time.DateOnly), load)
+	ours, pause, err := p.measureClusterd(ctx, machines)
+	if err != nil {
+		return fmt.Errorf("measure clusterd: %w", err)
+	}
+	defer os.Remove(pause)
+	var theirs *result
+	if p.baseline != "" {
+		if theirs, err = p.measureBaseline(ctx, machines, pause); err != nil {
+			return fmt.Errorf("measure the baseline: %w", err)
+		}
+	}
+	if !report(os.Stdout, p.pods, ours, theirs) {
+		return errMissed
+	}
+	return nil
+}

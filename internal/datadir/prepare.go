@@ -1,0 +1,61 @@
+package datadir
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Prepare makes every directory that Dir names, and takes access by group and
+// others away from those that hold secrets, also when they exist already. The
+// roots stay open to traversal, since containers in user namespaces need it.
+func (d Dir) Prepare() error {
+	for _, dir := range d.open() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	for _, dir := range d.secret() {
+		if err := makeSecret(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open lists the directories without secrets, parents first.
+func (d Dir) open() []string {
+	return []string{
+		d.root, d.run, d.agent(),
+		d.Payload(), d.Images(), d.CNIConf(), d.NetworkState(), d.PodLogs(),
+		d.KubeletRoot(), d.ContainerdRoot(), d.ContainerdState(),
+	}
+}
+
+// secret lists the directories with secrets, parents first. Manifests may
+// contain Secrets and registry hosts contain credentials.
+func (d Dir) secret() []string {
+	return []string{
+		d.server(), d.ServerTLS(), filepath.Dir(d.DB()), d.Manifests(), d.Credentials(),
+		d.AgentTLS(), d.KubeletCerts(), d.PodManifests(), d.RegistryHosts(),
+	}
+}
+
+func makeSecret(dir string) error {
+	const mode fs.FileMode = 0o700
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("inspect directory: %w", err)
+	}
+	if info.Mode().Perm()&^mode == 0 {
+		return nil
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("close directory: %w", err)
+	}
+	return nil
+}

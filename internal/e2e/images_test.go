@@ -1,0 +1,96 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"net/http"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/testkit/image"
+)
+
+// testImages runs the images that lay in the images directory at the start, and one that is imported by hand.
+func (s *suite) testImages(t *testing.T) {
+	for _, row := range []struct{ pod, image string }{
+		{"image-gz", "clusterd.test/gz:1"},
+		{"image-zst", "clusterd.test/zst:1"},
+	} {
+		s.runs(t, imagePod(row.pod, row.image, corev1.PullNever))
+	}
+	const name = "clusterd.test/by-hand:1"
+	put(t, s.Cluster, "/tmp/by-hand.tar", archive(t, variant(t, name)))
+	for range 2 { // the second import finds everything there
+		if out, err := s.Clusterd(t.Context(), nil, "images", "import", "/tmp/by-hand.tar"); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	s.runs(t, imagePod("image-by-hand", name, corev1.PullNever))
+	list, err := s.Clusterd(t.Context(), nil, "images", "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants(t, list, toolsImage, "clusterd.test/gz:1", "clusterd.test/zst:1", name, "pause")
+	put(t, s.Cluster, "/tmp/broken.tar", []byte("this is no archive"))
+	if out, err := s.Clusterd(t.Context(), nil, "images", "import", "/tmp/broken.tar"); err == nil {
+		t.Errorf("a broken archive was imported: %s", out)
+	}
+}
+
+func imagePod(name, ref string, pull corev1.PullPolicy) *corev1.Pod {
+	pod := newPod(name, idle())
+	pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = ref, pull
+	return pod
+}
+
+const registries = `mirrors:
+  registry.example:
+    endpoint: ["http://127.0.0.1:18099"]
+    rewrite: {"^team/(.*)": "copies/$1"}
+`
+
+// testRegistries pulls from a mirror that is configured only after a pull without it has failed.
+func (s *suite) testRegistries(t *testing.T) {
+	registry := image.NewRegistry(variant(t, "any/copies/thing:1"))
+	serve(t, s.Node.Network(), "127.0.0.1:18099", registry)
+	// Names in .example cannot be resolved, so nothing is asked of anybody.
+	s.create(t, imagePod("pulled", "registry.example/team/thing:1", corev1.PullAlways))
+	s.pod(t, "pulled", func(p *corev1.Pod) string {
+		for _, c := range p.Status.ContainerStatuses {
+			if w := c.State.Waiting; w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff") {
+				return ""
+			}
+		}
+		return "has not failed to pull"
+	})
+	put(t, s.Cluster, datadir.Registries, []byte(registries))
+	s.pod(t, "pulled", isReady)
+	if len(registry.Served()) == 0 {
+		t.Error("the pod runs, but not by the mirror")
+	}
+	s.runs(t, imagePod("pulled-again", "registry.example/team/thing:1", corev1.PullAlways))
+	pauses := imagePod("pulled-missing", "registry.example/team/other:1", corev1.PullAlways)
+	s.create(t, pauses)
+	s.pod(t, pauses.Name, func(p *corev1.Pod) string {
+		for _, c := range p.Status.ContainerStatuses {
+			if w := c.State.Waiting; w != nil && w.Reason == "ErrImagePull" {
+				return ""
+			}
+		}
+		return "has not failed to pull"
+	})
+}
+
+// status fetches an https URL of the node without any credentials.
+func (s *suite) status(t *testing.T, url string) int {
+	t.Helper()
+	client := &http.Client{Transport: s.insecure()}
+	res, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	return res.StatusCode
+}

@@ -1,0 +1,87 @@
+package hostos
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+const etcResolvConf = "etc/resolv.conf"
+
+// realResolvConfs are the files in which local stub resolvers (systemd-resolved, NetworkManager with dnsmasq) keep the
+// servers that they themselves ask.
+var realResolvConfs = []string{"run/systemd/resolve/resolv.conf", "run/NetworkManager/no-stub-resolv.conf"}
+
+// Resolver is where the host resolves names.
+type Resolver struct {
+	// Servers are addresses without port, never loopback ones; empty when the host has no resolver.
+	Servers []string
+	// Search are the search domains.
+	Search []string
+	// Path is the file that they were read from, empty when no file names a usable server.
+	Path string
+}
+
+// Upstreams finds the host's real resolvers. resolvConf names the file to read; empty means /etc/resolv.conf and, if
+// that only leads to a stub on the host itself, the files in which the known stubs keep their own servers. Loopback
+// addresses are dropped, since a pod cannot reach them and the cluster DNS could be asked by them in a circle. A missing
+// file is an error only when it was named.
+func Upstreams(resolvConf string) (Resolver, error) { return thisHost().upstreams(resolvConf) }
+
+func (s system) upstreams(resolvConf string) (Resolver, error) {
+	if resolvConf != "" {
+		return readResolver(resolvConf)
+	}
+	for _, name := range append([]string{etcResolvConf}, realResolvConfs...) {
+		r, err := readResolver(s.path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil || len(r.Servers) > 0 {
+			return r, err
+		}
+	}
+	return Resolver{}, nil
+}
+
+func readResolver(path string) (Resolver, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return Resolver{}, fmt.Errorf("read resolvers: %w", err)
+	}
+	r := parseResolver(string(b))
+	if len(r.Servers) > 0 {
+		r.Path = path
+	}
+	return r, nil
+}
+
+// parseResolver follows resolv.conf(5): the last search or domain line counts.
+func parseResolver(text string) Resolver {
+	var r Resolver
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			if usableServer(f[1]) {
+				r.Servers = append(r.Servers, f[1])
+			}
+		case "search":
+			r.Search = f[1:]
+		case "domain":
+			r.Search = f[1:2]
+		}
+	}
+	return r
+}
+
+func usableServer(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && !a.Unmap().IsLoopback() && !a.IsUnspecified()
+}

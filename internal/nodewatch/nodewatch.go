@@ -1,0 +1,68 @@
+// Package nodewatch waits for one Node object to come into a state. It watches that object alone, which is all that a
+// node's own user may, and starts again by itself when a watch ends.
+package nodewatch
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// Until blocks until the named Node exists and is as want says, and returns it. The only error is that of ctx.
+func Until(ctx context.Context, c clientset.Interface, name string, want func(*v1.Node) bool) (*v1.Node, error) {
+	only := fields.OneTermEqualSelector("metadata.name", name).String()
+	nodes := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = only
+			return c.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = only
+			return c.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}
+	e, err := watchtools.UntilWithSync(ctx, nodes, &v1.Node{}, nil, func(e watch.Event) (bool, error) {
+		n, ok := e.Object.(*v1.Node)
+		return ok && e.Type != watch.Deleted && want(n), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for node %s: %w", name, err)
+	}
+	return e.Object.(*v1.Node), nil
+}
+
+// Ready reports whether n is Ready.
+func Ready(n *v1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// PodCIDRs blocks until the named Node has been given its ranges of pod addresses, and returns them.
+func PodCIDRs(ctx context.Context, c clientset.Interface, name string) ([]netip.Prefix, error) {
+	n, err := Until(ctx, c, name, func(n *v1.Node) bool { return len(n.Spec.PodCIDRs) > 0 })
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Prefix
+	for _, s := range n.Spec.PodCIDRs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("pod CIDR of node %s: %w", name, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}

@@ -1,0 +1,94 @@
+// Command clusterd is a whole Kubernetes in one executable: the control plane, the node and the tools to use them.
+package main
+
+import (
+	"context"
+	"os"
+
+	clilib "github.com/urfave/cli/v2"
+
+	"github.com/clusterd/clusterd/agent/runtime"
+	"github.com/clusterd/clusterd/internal/cli"
+	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/server"
+)
+
+func main() { exitNow(run(os.Args)) }
+
+// exitNow ends the process without an orderly stop.
+func exitNow(code int) { os.Exit(code) }
+
+// run executes the command line and returns the exit status.
+func run(args []string) int {
+	var err error
+	if cli.IsKubectl(args[0]) {
+		err = cli.Kubectl(args[1:], setting("write-kubeconfig")())
+	} else {
+		err = newApp().RunContext(context.Background(), args)
+	}
+	cli.Report(os.Stderr, err)
+	return cli.ExitCode(err)
+}
+
+func newApp() *clilib.App {
+	return cli.New(
+		serverCommand(),
+		cli.KubectlCommand(setting("write-kubeconfig")),
+		cli.ImagesCommand(cli.Images{DataDir: setting("data-dir"), Import: importImages, List: listImages}),
+		cli.CompletionCommand(),
+		cli.VersionCommand(),
+	)
+}
+
+// setting is what the server on this machine would take an option to be without a command line. Mistakes in the
+// configuration are for the server to report.
+func setting(name string) func() string {
+	return func() string {
+		return config.LoadWithoutCommandLine(server.Flags(), &config.Problems{}).String(name)
+	}
+}
+
+func serverCommand() *clilib.Command {
+	return &clilib.Command{
+		Name:  "server",
+		Usage: "run a control plane and, unless it is disabled, a node",
+		Description: "Runs in the foreground until SIGTERM or SIGINT; a second one ends it at once. Pods keep running and are taken over\n" +
+			"by the next start.\n\n" +
+			"Each flag --foo-bar is also the key foo-bar in the configuration file and the variable CLUSTERD_FOO_BAR in the\n" +
+			"environment. The command line wins over the environment, and that over the file. A flag that can be repeated is a\n" +
+			"list in the file and has an entry a line in the environment; entries can also be separated by commas, except those of\n" +
+			"the flags that end in -arg.",
+		Flags:  server.Flags(),
+		Action: serve,
+	}
+}
+
+// serve runs a server; run_server.go implements runServer.
+func serve(c *clilib.Context) error {
+	if err := cli.NoArguments(c); err != nil {
+		return err
+	}
+	cfg, err := server.FromContext(c)
+	if err != nil {
+		return err
+	}
+	ctx, release := cli.Signals(c.Context, exitNow)
+	defer release()
+	return runServer(ctx, cfg, cli.NewLogger(os.Stderr, cfg.Debug, cfg.LogFormat))
+}
+
+func importImages(ctx context.Context, socket, file string) ([]cli.Image, error) {
+	return images(runtime.Import(ctx, socket, file))
+}
+
+func listImages(ctx context.Context, socket string) ([]cli.Image, error) {
+	return images(runtime.List(ctx, socket))
+}
+
+func images(all []runtime.Image, err error) ([]cli.Image, error) {
+	converted := make([]cli.Image, 0, len(all))
+	for _, i := range all {
+		converted = append(converted, cli.Image(i))
+	}
+	return converted, err
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/clusterd/clusterd/agent"
+	"github.com/clusterd/clusterd/agent/dns"
+	"github.com/clusterd/clusterd/internal/bundle"
+	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/hostos"
+	"github.com/clusterd/clusterd/internal/inproc"
+	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/pki"
+	"github.com/clusterd/clusterd/internal/token"
+	"github.com/clusterd/clusterd/internal/upstream"
+	"github.com/clusterd/clusterd/server"
+)
+
+// stopTimeout bounds the stop of each component; two of them in a row fit into the 10 seconds that a stop may take.
+const stopTimeout = 4 * time.Second
+
+// runServer runs a control plane, and on it a node, until ctx ends. Everything that can be wrong with the configuration or
+// the host is found before anything is changed.
+func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
+	if err := hostos.Notify("STATUS=starting"); err != nil {
+		log.Warn("service manager not told", "error", err)
+	}
+	dir, err := datadir.New(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	host, err := hostos.Probe(ctx, cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	root, err := compose(&cfg, dir, host, log)
+	if err != nil {
+		return err
+	}
+	needs := hostos.Needs{Node: !cfg.DisableAgent, Snapshotter: cfg.Snapshotter}
+	if err := check(hostos.Preflight(host, needs), log); err != nil {
+		return err
+	}
+	if err := dir.Prepare(); err != nil {
+		return err
+	}
+	release, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer release() //nolint:errcheck // the process ends
+	if err := check(hostos.Ports(listeners(cfg)), log); err != nil {
+		return err
+	}
+	if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
+		return err
+	}
+	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: report(cfg, log), StopTimeout: stopTimeout, Log: log})
+}
+
+// compose makes the components of both roles and joins them. It changes nothing outside the process.
+func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Logger) (lifecycle.Component, error) {
+	if err := setUpstream(cfg, host, log); err != nil {
+		return nil, err
+	}
+	if len(cfg.NodeIPs) == 0 {
+		a, err := hostos.NodeAddress()
+		if err != nil {
+			return nil, fmt.Errorf("find this machine's address: %w; give one with --node-ip", err)
+		}
+		cfg.NodeIPs = []netip.Addr{a}
+	}
+	transport := &inproc.Transport{}
+	certs := pki.Dir(dir.ServerTLS())
+	srv, err := server.New(*cfg, server.Deps{Dir: dir, PKI: certs, Transport: transport, NodeIPs: cfg.NodeIPs, OwnLinks: []string{agent.Bridge}, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DisableAgent {
+		return lifecycle.Sequence("clusterd", srv.API(), lifecycle.Parallel("cluster", srv.Loops()...)), nil
+	}
+	payload, err := bundle.Locate(dir.Payload())
+	if err != nil {
+		return nil, err
+	}
+	node, err := agent.New(agentConfig(*cfg, host, srv, certs), agent.Deps{
+		Dir: dir, Host: host, Bundle: payload, API: transport.Config, Log: log,
+		PublishDNS: func(ctx context.Context, addrs []netip.Addr, port int) error {
+			return dns.PublishEndpoints(ctx, transport.Config(server.Admin(), "clusterd/dns"), cfg.NodeName, addrs, port)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	unpack := lifecycle.Task("payload", func(context.Context) error { _, err := bundle.Extract(dir.Payload()); return err })
+	return lifecycle.Sequence("clusterd",
+		lifecycle.Parallel("base", srv.API(), lifecycle.Sequence("runtime", unpack, node.Runtime())),
+		lifecycle.Parallel("cluster", append(srv.Loops(), node.Loops()...)...)), nil
+}
+
+// setUpstream takes what is process-wide out of the pass-through arguments and sets it.
+func setUpstream(cfg *server.Config, host hostos.Host, log *slog.Logger) error {
+	var shared upstream.Shared
+	p := &config.Problems{}
+	for flag, args := range map[string]*[]string{
+		"kube-apiserver-arg":          &cfg.APIServerArgs,
+		"kube-controller-manager-arg": &cfg.ControllerManagerArgs,
+		"kube-scheduler-arg":          &cfg.SchedulerArgs,
+		"kubelet-arg":                 &cfg.KubeletArgs,
+		"kube-proxy-arg":              &cfg.ProxyArgs,
+	} {
+		rest, err := shared.TakeShared(flag, *args)
+		p.Add(err)
+		*args = rest
+	}
+	if cfg.Debug {
+		shared.Verbosity = max(shared.Verbosity, 2)
+	}
+	exit := func(reason string) {
+		log.Error("stopping", "error", reason)
+		exitNow(1)
+	}
+	if p.Err() == nil {
+		p.Add(upstream.Setup(upstream.Config{Gates: shared.Gates, Limited: !host.CapSysResource, Verbosity: shared.Verbosity, Log: log, Exit: exit}))
+	}
+	return p.Err()
+}
+
+func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs pki.Dir) agent.Config {
+	mode := cfg.ProxyMode
+	if mode == "" {
+		mode = "iptables"
+		if host.HasNFT {
+			mode = "nftables"
+		}
+	}
+	return agent.Config{
+		NodeName:      cfg.NodeName,
+		NodeIPs:       cfg.NodeIPs,
+		Labels:        cfg.NodeLabels,
+		Taints:        cfg.NodeTaints,
+		ClusterCIDRs:  cfg.ClusterCIDRs,
+		ServiceCIDRs:  cfg.ServiceCIDRs,
+		ClusterDNS:    cfg.ClusterDNS,
+		ClusterDomain: cfg.ClusterDomain,
+		ResolvConf:    cfg.ResolvConf,
+		ManifestPath:  cfg.PodManifestPath,
+		ManifestURL:   cfg.PodManifestURL,
+		PauseImage:    cfg.PauseImage,
+		Snapshotter:   cfg.Snapshotter,
+		ProxyMode:     mode,
+		KubeletArgs:   cfg.KubeletArgs,
+		ProxyArgs:     cfg.ProxyArgs,
+		KubeletWait:   srv.ControllersBuilt(),
+		APIServer:     server.LocalURL(cfg),
+		Files:         agent.Files(server.LocalNodeFiles(certs)),
+		Debug:         cfg.Debug,
+	}
+}
+
+// listeners are the ports that the components open.
+func listeners(cfg server.Config) []hostos.Listener {
+	at := func(a netip.Addr, port int, use, flag string) hostos.Listener {
+		return hostos.Listener{Address: netip.AddrPortFrom(a, uint16(port)), Use: use, Flag: flag}
+	}
+	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	l := []hostos.Listener{at(cfg.BindAddress, cfg.HTTPSListenPort, "the API server", "--https-listen-port")}
+	if !cfg.DisableAgent {
+		l = append(l, at(netip.IPv4Unspecified(), 10250, "the kubelet", "--kubelet-arg=port=PORT"),
+			at(local, 10249, "kube-proxy's metrics", "--kube-proxy-arg=metrics-bind-address=ADDRESS:PORT"),
+			at(local, 10256, "kube-proxy's health", "--kube-proxy-arg=healthz-bind-address=ADDRESS:PORT"))
+	}
+	return l
+}
+
+// check logs what the host lacks and returns what makes a start impossible, as one error with a line for each.
+func check(problems []hostos.Problem, log *slog.Logger) error {
+	var fatal []error
+	for _, problem := range problems {
+		if problem.Fatal {
+			fatal = append(fatal, errors.New(problem.String()))
+		} else {
+			log.Warn(problem.String())
+		}
+	}
+	return errors.Join(fatal...)
+}
+
+// report logs a line for each stage, and at the end how to use the cluster.
+func report(cfg server.Config, log *slog.Logger) func(string, time.Duration) {
+	return func(name string, elapsed time.Duration) {
+		seconds := fmt.Sprintf("%.2fs", elapsed.Seconds())
+		if name != "clusterd" {
+			log.Info("ready: "+name, "after", seconds)
+			return
+		}
+		log.Info("the cluster is ready", "after", seconds, "kubeconfig", cfg.WriteKubeconfig)
+		log.Info("use it with: " + os.Args[0] + " kubectl get pods --all-namespaces")
+		if err := hostos.Notify("READY=1\nSTATUS=ready"); err != nil {
+			log.Warn("service manager not told", "error", err)
+		}
+	}
+}

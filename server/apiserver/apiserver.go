@@ -1,0 +1,219 @@
+// Package apiserver runs the kube-apiserver chain (aggregator, core API, custom resources) in the process.
+//
+// It promises: a component that is ready when /readyz says so; a handler that the other parts of the process reach through
+// an inproc.Transport, each under its own identity, with authorization and admission in force; storage reached through a
+// dial function, without a socket; and no anonymous access other than to the health endpoints unless the user configures
+// anonymous access explicitly.
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/clusterd/clusterd/internal/inproc"
+	"github.com/clusterd/clusterd/internal/upstream"
+)
+
+// Config is what the API server is made from. All fields are required unless marked optional.
+type Config struct {
+	BindAddress      netip.Addr
+	Port             int
+	AdvertiseAddress netip.Addr // where clients inside the cluster reach it: the endpoint of the Service kubernetes
+	ServiceCIDRs     []netip.Prefix
+	NodePorts        string // a range like 30000-32767
+	ClusterDomain    string
+	Files            Files
+	Args             []string // optional: the user's key=value flags for kube-apiserver
+
+	// Datastore connects to the etcd API that the server stores its objects in.
+	Datastore func(ctx context.Context) (net.Conn, error)
+	// Transport is bound to the server's handler when it can be called.
+	Transport *inproc.Transport
+}
+
+// Files are the paths of the certificates and keys, PEM. The server follows changes of all of them.
+type Files struct {
+	Cert, Key               string // serving
+	ClientCA                string // signs client certificates
+	ServerCA                string // signs kubelets' serving certificates
+	RequestHeaderCA         string // signs the front proxy's
+	ProxyCert, ProxyKey     string // the aggregation layer's client certificate
+	KubeletCert, KubeletKey string // the client certificate for kubelets
+	ServiceAccountKey       string // signs service account tokens
+	ServiceAccountPublic    string // optional: verifies them; default the signing key
+}
+
+// endpointInterval is how often the endpoint of the Service kubernetes is looked at. One server writes it once; this only
+// mends it after somebody has changed it.
+const endpointInterval = time.Minute
+
+// argFlag is the flag of clusterd that Args come from.
+const argFlag = "kube-apiserver-arg"
+
+// Server is the API server component.
+type Server struct {
+	cfg  Config
+	opts *options.ServerRunOptions
+	log  *slog.Logger
+}
+
+// New makes an API server. It does no I/O; its error names every mistake in Args.
+func New(cfg Config, log *slog.Logger) (*Server, error) {
+	s := options.NewServerRunOptions()
+	if err := upstream.Parse(upstream.Merge(s.Flags()), argFlag, args(cfg), cfg.Args); err != nil {
+		return nil, err
+	}
+	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
+		return func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Datastore(ctx) }, nil
+	}
+	// A client's watch would hold the end up for a minute; with this it is told to try again, and goes.
+	s.GenericServerRunOptions.ShutdownSendRetryAfter = true
+	return &Server{cfg: cfg, opts: s, log: log}, nil
+}
+
+// args are the flags that make kube-apiserver ours.
+func args(c Config) []string {
+	return []string{
+		"advertise-address=" + c.AdvertiseAddress.String(),
+		"allow-privileged=true",
+		"authorization-mode=Node,RBAC",
+		"bind-address=" + c.BindAddress.String(),
+		"client-ca-file=" + c.Files.ClientCA,
+		"enable-admission-plugins=NodeRestriction",
+		"enable-aggregator-routing=true",
+		"enable-bootstrap-token-auth=true",
+		"endpoint-reconciler-type=master-count", // the default renews a lease in the store every 10 s
+		"etcd-count-metric-poll-period=0",
+		"etcd-servers=http://in-process:2379", // never dialled: see EgressLookup in New
+		"kubelet-certificate-authority=" + c.Files.ServerCA,
+		"kubelet-client-certificate=" + c.Files.KubeletCert,
+		"kubelet-client-key=" + c.Files.KubeletKey,
+		"kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
+		"profiling=false",
+		"proxy-client-cert-file=" + c.Files.ProxyCert,
+		"proxy-client-key-file=" + c.Files.ProxyKey,
+		"requestheader-allowed-names=system:auth-proxy",
+		"requestheader-client-ca-file=" + c.Files.RequestHeaderCA,
+		"requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"requestheader-group-headers=X-Remote-Group",
+		"requestheader-username-headers=X-Remote-User",
+		fmt.Sprintf("secure-port=%d", c.Port),
+		"service-account-issuer=https://kubernetes.default.svc." + c.ClusterDomain,
+		"service-account-key-file=" + c.Files.ServiceAccountKey,
+		"service-account-signing-key-file=" + c.Files.ServiceAccountKey,
+		"service-cluster-ip-range=" + joinPrefixes(c.ServiceCIDRs),
+		"service-node-port-range=" + c.NodePorts,
+		"shutdown-delay-duration=0s",
+		"tls-cert-file=" + c.Files.Cert,
+		"tls-private-key-file=" + c.Files.Key,
+	}
+}
+
+func joinPrefixes(p []netip.Prefix) string {
+	var s []string
+	for _, x := range p {
+		s = append(s, x.String())
+	}
+	return strings.Join(s, ",")
+}
+
+// Name is the component's name.
+func (s *Server) Name() string { return "api server" }
+
+// Run serves until ctx ends. It is ready when /readyz is.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	agg, err := s.chain(ctx)
+	if err != nil {
+		return err
+	}
+	prepared, err := agg.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("prepare the API server: %w", err)
+	}
+	s.cfg.Transport.SetHandler(agg.GenericAPIServer.Handler)
+	done := make(chan error, 1)
+	go func() { done <- prepared.Run(ctx) }()
+	if err := s.awaitReady(ctx, done); err != nil {
+		return err
+	}
+	ready()
+	return <-done
+}
+
+// chain makes the delegating servers, with the process's own identities accepted in front of all authenticators.
+func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
+	completed, err := s.opts.Complete(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("complete the API server's options: %w", err)
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return nil, fmt.Errorf("validate the API server's options: %w", utilerrors.NewAggregate(errs))
+	}
+	config, err := s.newConfig(completed)
+	if err != nil {
+		return nil, fmt.Errorf("configure the API server: %w", err)
+	}
+	auth := &config.Aggregator.GenericConfig.Authentication
+	if !s.anonymousConfigured() {
+		auth.Authenticator = limitAnonymous(auth.Authenticator)
+	}
+	auth.Authenticator = inproc.Authenticator(auth.Authenticator)
+	config.KubeAPIs.Extra.EndpointReconcilerConfig.Interval = endpointInterval
+	complete, err := config.Complete()
+	if err != nil {
+		return nil, fmt.Errorf("complete the API server's configuration: %w", err)
+	}
+	agg, err := app.CreateServerChain(complete)
+	if err != nil {
+		return nil, fmt.Errorf("create the API server: %w", err)
+	}
+	return agg, nil
+}
+
+// awaitReady polls /readyz through the handler. It ends early when the server does.
+func (s *Server) awaitReady(ctx context.Context, done <-chan error) error {
+	client := http.Client{Transport: s.cfg.Transport.Config(inproc.User("system:apiserver", "system:masters"), "clusterd").Transport}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok(ctx, &client) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case err := <-done:
+			if err == nil && ctx.Err() == nil {
+				err = fmt.Errorf("the API server ended before it was ready")
+			}
+			return err
+		case <-ctx.Done():
+			return <-done
+		}
+	}
+}
+
+func ok(ctx context.Context, c *http.Client) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://in-process/readyz", nil)
+	if err != nil {
+		return false
+	}
+	res, err := c.Do(r)
+	if err != nil {
+		return false
+	}
+	_ = res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}

@@ -1,0 +1,337 @@
+package server_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+	corev1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/server"
+)
+
+// parse reads a command line without the host's own configuration file.
+func parse(t *testing.T, args ...string) (server.Config, error) {
+	t.Helper()
+	empty := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, empty, "")
+	return parseWith(t, empty, args...)
+}
+
+func parseWith(t *testing.T, file string, args ...string) (server.Config, error) {
+	t.Helper()
+	var cfg server.Config
+	var found error
+	app := &cli.App{
+		Flags: server.Flags(), DisableSliceFlagSeparator: true,
+		Action: func(c *cli.Context) error { cfg, found = server.FromContext(c); return nil },
+	}
+	if err := app.RunContext(t.Context(), append([]string{"test", "--config=" + file}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return cfg, found
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addrs(text ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range text {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all
+}
+
+func prefixes(text ...string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range text {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return all
+}
+
+func TestDefaults(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := server.Config{
+		DataDir:              "/var/lib/clusterd",
+		NodeName:             strings.ToLower(host),
+		NodeLabels:           map[string]string{},
+		BindAddress:          netip.IPv4Unspecified(),
+		HTTPSListenPort:      6443,
+		ClusterCIDRs:         prefixes("10.42.0.0/16"),
+		ServiceCIDRs:         prefixes("10.43.0.0/16"),
+		ServiceNodePortRange: utilnet.PortRange{Base: 30000, Size: 2768},
+		ClusterDNS:           addrs("10.43.0.10"),
+		ClusterDomain:        "cluster.local",
+		WriteKubeconfig:      "/etc/clusterd/kubeconfig.yaml",
+		WriteKubeconfigMode:  0o600,
+		LogFormat:            "text",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+// everything sets each option in a file to something else than its default.
+const everything = `
+data-dir: /srv/clusterd
+token: s3cret
+node-name: one.example.org
+node-ip: [192.168.7.5, "fd07::5"]
+node-label: ["disk=ssd,zone=a", example.org/empty=]
+node-taint: ["gpu=yes:NoSchedule", "old:NoExecute"]
+bind-address: 192.168.7.5
+https-listen-port: 7443
+advertise-address: 192.168.7.6
+tls-san: [api.example.org, "*.example.org", 192.168.7.9]
+cluster-cidr: 10.52.0.0/16,fd52::/56
+service-cidr: [10.53.0.0/20, "fd53::/112"]
+service-node-port-range: 20000-20099
+cluster-domain: k8s.example.org.
+resolv-conf: FILE
+write-kubeconfig: /srv/kubeconfig
+write-kubeconfig-mode: 0640
+disable: dns,dns
+disable-agent: true
+kube-apiserver-arg: ["--feature-gates=A=true,B=false", v=2]
+kube-controller-manager-arg: [controllers=*]
+kube-scheduler-arg: [v=3]
+kube-scheduler-config: FILE
+kubelet-arg: [max-pods=20, node-status-update-frequency=]
+kube-proxy-arg: [v=4]
+proxy-mode: iptables
+pod-manifest-path: /srv/pods
+pod-manifest-url: https://example.org/pods.yaml
+pause-image: example.org/pause:1
+snapshotter: native
+debug: true
+log-format: json
+`
+
+func TestEverything(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, file, strings.ReplaceAll(everything, "FILE", file))
+	got, err := parseWith(t, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := server.Config{
+		DataDir:    "/srv/clusterd",
+		Token:      "s3cret",
+		NodeName:   "one.example.org",
+		NodeIPs:    addrs("192.168.7.5", "fd07::5"),
+		NodeLabels: map[string]string{"disk": "ssd", "zone": "a", "example.org/empty": ""},
+		NodeTaints: []corev1.Taint{
+			{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}, {Key: "old", Effect: corev1.TaintEffectNoExecute},
+		},
+		BindAddress:           netip.MustParseAddr("192.168.7.5"),
+		HTTPSListenPort:       7443,
+		AdvertiseAddress:      netip.MustParseAddr("192.168.7.6"),
+		TLSSANs:               []string{"api.example.org", "*.example.org", "192.168.7.9"},
+		ClusterCIDRs:          prefixes("10.52.0.0/16", "fd52::/56"),
+		ServiceCIDRs:          prefixes("10.53.0.0/20", "fd53::/112"),
+		ServiceNodePortRange:  utilnet.PortRange{Base: 20000, Size: 100},
+		ClusterDNS:            addrs("10.53.0.10", "fd53::a"),
+		ClusterDomain:         "k8s.example.org",
+		ResolvConf:            file,
+		WriteKubeconfig:       "/srv/kubeconfig",
+		WriteKubeconfigMode:   0o640,
+		Disable:               []string{"dns"},
+		DisableAgent:          true,
+		APIServerArgs:         []string{"feature-gates=A=true,B=false", "v=2"},
+		ControllerManagerArgs: []string{"controllers=*"},
+		SchedulerArgs:         []string{"v=3"},
+		KubeletArgs:           []string{"max-pods=20", "node-status-update-frequency="},
+		ProxyArgs:             []string{"v=4"},
+		SchedulerConfig:       file,
+		ProxyMode:             "iptables",
+		PodManifestPath:       "/srv/pods",
+		PodManifestURL:        "https://example.org/pods.yaml",
+		PauseImage:            "example.org/pause:1",
+		Snapshotter:           "native",
+		Debug:                 true,
+		LogFormat:             "json",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+// TestEverythingIsEverything finds an option that a new flag brings and everything lacks.
+func TestEverythingIsEverything(t *testing.T) {
+	for _, f := range server.Flags() {
+		name := f.Names()[0]
+		if name != config.FileFlag && name != "cluster-dns" && !strings.Contains(everything, "\n"+name+": ") {
+			t.Errorf("the option %s is not set", name)
+		}
+	}
+}
+
+func TestWrongValues(t *testing.T) {
+	for _, row := range []struct {
+		args, want string // want is empty when the value is right
+	}{
+		{"--data-dir=", "--data-dir: needs a path"},
+		{"--token=a b", "--token: may contain visible ASCII characters only"},
+		{"--node-name=Upper", `--node-name: "Upper" is not a DNS name of at most 63 lower-case letters, digits, - and .`},
+		{"--node-name=a.b-c", ""},
+		{"--node-name=" + strings.Repeat("a", 64), "is not a DNS name of at most 63"},
+		{"--node-name=a_b", "is not a DNS name"},
+		{"--node-ip=300.1.1.1", `--node-ip: "300.1.1.1" is not an IP address`},
+		{"--node-ip=fe80::1%eth0", "is not an IP address"},
+		{"--node-ip=127.0.0.1", "--node-ip: 127.0.0.1 is not an address by which others can reach the node"},
+		{"--node-ip=0.0.0.0", "0.0.0.0 is not an address by which"},
+		{"--node-ip=1.1.1.1,1.1.1.2", "--node-ip: takes one address, or one IPv4 and one IPv6 address"},
+		{"--node-ip=10.42.1.1", "--node-ip: 10.42.1.1 is inside 10.42.0.0/16, which belongs to the cluster"},
+		{"--node-label=a", `--node-label: "a" does not have the form key=value`},
+		{"--node-label=-a=b", `the key "-a" is no label key`},
+		{"--node-label=a=b c", `the value "b c" is no label value`},
+		{"--node-label=a=b,a=c", `a is given two values, "b" and "c"`},
+		{"--node-taint=a=b", `--node-taint: "a=b" does not have the form key=value:effect`},
+		{"--node-taint=a=b:Never", `the effect "Never" is not one of NoSchedule, PreferNoSchedule, NoExecute`},
+		{"--node-taint=_=b:NoExecute", `the key "_" is no label key`},
+		{"--node-taint=a=b:NoExecute,a=c:NoExecute", "a is given twice with the effect NoExecute"},
+		{"--bind-address=eth0", `--bind-address: "eth0" is not an IP address`},
+		{"--bind-address=", `--bind-address: "" is not one address to listen on`},
+		{"--bind-address=1.1.1.1,1.1.1.2", "is not one address to listen on"},
+		{"--bind-address=224.0.0.1", "is not one address to listen on"},
+		{"--bind-address=::", ""},
+		{"--https-listen-port=0", `--https-listen-port: "0" is not a port from 1 to 65535`},
+		{"--https-listen-port=https", "is not a port from 1 to 65535"},
+		{"--https-listen-port=70000", "is not a port from 1 to 65535"},
+		{"--https-listen-port=30443", "--https-listen-port: 30443 is inside the service-node-port-range 30000-32767"},
+		{"--advertise-address=127.0.0.1", `--advertise-address: "127.0.0.1" is not one address by which others can reach the API server`},
+		{"--advertise-address=10.43.0.7", "--advertise-address: 10.43.0.7 is inside 10.43.0.0/16"},
+		{"--advertise-address=fd00::1", "--advertise-address: fd00::1 is not of the first service-cidr's family IPv4"},
+		{"--tls-san=a_b", `--tls-san: "a_b" is neither an IP address nor a DNS name`},
+		{"--cluster-cidr=10.42.0.0", `--cluster-cidr: "10.42.0.0" is not a network such as 10.42.0.0/16`},
+		{"--cluster-cidr=10.42.0.0/33", "is not a network"},
+		{"--cluster-cidr=10.42.7.0/16", "--cluster-cidr: 10.42.7.0/16 has bits set behind its prefix: did you mean 10.42.0.0/16"},
+		{"--cluster-cidr=", "--cluster-cidr: needs a network"},
+		{"--cluster-cidr=10.42.0.0/16,10.44.0.0/16", "--cluster-cidr: takes one network, or one IPv4 and one IPv6 network"},
+		{"--cluster-cidr=10.0.0.0/8", "--service-cidr: 10.43.0.0/16 overlaps the cluster-cidr 10.0.0.0/8"},
+		{"--cluster-cidr=10.42.0.0/25", "--cluster-cidr: 10.42.0.0/25: the prefix of an IPv4 network has to be from /8 to /24, since each node gets a /24 of it"},
+		{"--cluster-cidr=10.42.0.0/25 --kube-controller-manager-arg=node-cidr-mask-size=26", ""},
+		{"--cluster-cidr=fd42::/56", "--service-cidr: has IPv4, but cluster-cidr has IPv6: they need the same families in the same order"},
+		{"--cluster-cidr=fd42::/56,10.42.0.0/16 --service-cidr=10.43.0.0/16,fd43::/112", "has IPv4 and IPv6, but cluster-cidr has IPv6 and IPv4"},
+		{"--service-cidr=10.43.0.0/29", "--service-cidr: 10.43.0.0/29: the prefix of an IPv4 network has to be from /12 to /28"},
+		{"--cluster-cidr=fd42::/56 --service-cidr=fd43::/64", "--service-cidr: fd43::/64: the prefix of an IPv6 network has to be from /108 to /124"},
+		{"--cluster-cidr=fd42::/56 --service-cidr=fd43::/112", ""},
+		{"--service-node-port-range=30000", `--service-node-port-range: "30000" is not a range of ports such as 30000-32767`},
+		{"--service-node-port-range=200-100", "is not a range of ports"},
+		{"--service-node-port-range=1-65536", "is not a range of ports"},
+		{"--cluster-dns=10.44.0.10", "--cluster-dns: 10.44.0.10 is not inside the service-cidr 10.43.0.0/16"},
+		{"--cluster-dns=10.43.0.1", "--cluster-dns: 10.43.0.1 is reserved"},
+		{"--cluster-dns=10.43.0.9,10.43.0.8", "--cluster-dns: takes one address, or one IPv4 and one IPv6 address"},
+		{"--cluster-dns=10.43.0.53", ""},
+		{"--cluster-domain=a..b", `--cluster-domain: "a..b" is not a DNS domain`},
+		{"--resolv-conf=/does/not/exist", "--resolv-conf: /does/not/exist does not exist"},
+		{"--write-kubeconfig=", "--write-kubeconfig: needs a path"},
+		{"--write-kubeconfig-mode=rw", `--write-kubeconfig-mode: "rw" is not an octal file mode such as 0600`},
+		{"--write-kubeconfig-mode=01777", "is not an octal file mode"},
+		{"--disable=traefik", `--disable: there is no add-on "traefik", only dns`},
+		{"--kube-apiserver-arg=v", `--kube-apiserver-arg: "v" does not have the form key=value`},
+		{"--kubelet-arg==1", `--kubelet-arg: "=1" does not have the form key=value`},
+		{"--kube-scheduler-config=/", "--kube-scheduler-config: / is not a file"},
+		{"--proxy-mode=ipvs", `--proxy-mode: "ipvs" is not one of nftables, iptables`},
+		{"--pod-manifest-url=file:///etc/passwd", "is not an http or https URL"},
+		{"--snapshotter=zfs", `--snapshotter: "zfs" is not one of overlayfs, native`},
+		{"--log-format=xml", `--log-format: "xml" is not one of text, json`},
+		{"--log-format=", `--log-format: "" is not one of text, json`},
+	} {
+		t.Run(row.args, func(t *testing.T) {
+			_, err := parse(t, split(row.args)...)
+			switch {
+			case row.want == "" && err != nil:
+				t.Errorf("unexpected: %v", err)
+			case row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)):
+				t.Errorf("got %v, want %s", err, row.want)
+			case row.want != "" && strings.Contains(err.Error(), "\n"):
+				t.Errorf("more than one problem:\n%v", err)
+			}
+		})
+	}
+}
+
+// split divides a command line before each flag, so that values may contain spaces.
+func split(line string) []string {
+	args := strings.Split(line, " --")
+	for i := 1; i < len(args); i++ {
+		args[i] = "--" + args[i]
+	}
+	return args
+}
+
+func TestAllProblemsAtOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, file, "nodename: a\ncluster-cidr: 10.43.0.0/16")
+	t.Setenv("CLUSTERD_LOG_FORMAT", "xml")
+	_, err := parseWith(t, file, "--https-listen-port=0", "--node-label=a")
+	var e *config.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v", err)
+	}
+	var got []string
+	for _, p := range e.Problems {
+		got = append(got, p.Error())
+	}
+	want := []string{
+		file + ":1: nodename: unknown key, the nearest known one is node-name",
+		`--node-label: "a" does not have the form key=value`,
+		`--https-listen-port: "0" is not a port from 1 to 65535`,
+		`CLUSTERD_LOG_FORMAT: "xml" is not one of text, json`,
+		"--service-cidr: 10.43.0.0/16 overlaps the cluster-cidr 10.43.0.0/16",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTokenIsNotShown(t *testing.T) {
+	_, err := parse(t, "--token=very secret")
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRelativePaths(t *testing.T) {
+	t.Chdir(t.TempDir())
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := parse(t, "--data-dir=data", "--write-kubeconfig=k.yaml")
+	if err != nil || cfg.DataDir != filepath.Join(wd, "data") || cfg.WriteKubeconfig != filepath.Join(wd, "k.yaml") {
+		t.Errorf("got %s, %s, %v", cfg.DataDir, cfg.WriteKubeconfig, err)
+	}
+}
+
+func TestNothingIsChanged(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if _, err := parse(t, "--data-dir="+dir, "--pod-manifest-path="+dir+"/pods", "--write-kubeconfig="+dir+"/k"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s was made: %v", dir, err)
+	}
+}

@@ -1,0 +1,134 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/datastore"
+	"github.com/clusterd/clusterd/internal/inproc"
+	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/pki"
+	"github.com/clusterd/clusterd/manifests"
+	"github.com/clusterd/clusterd/server/apiserver"
+	"github.com/clusterd/clusterd/server/controllers"
+	"github.com/clusterd/clusterd/server/deploy"
+	"github.com/clusterd/clusterd/server/scheduler"
+)
+
+// Deps are what a server is given by the process it runs in.
+type Deps struct {
+	Dir       datadir.Dir
+	PKI       pki.Dir
+	Transport *inproc.Transport
+	// NodeIPs are the addresses of this machine, the primary one first.
+	NodeIPs []netip.Addr
+	// OwnLinks are the network interfaces that the node makes; their addresses are not the machine's.
+	OwnLinks []string
+	Log      *slog.Logger
+}
+
+// Server is the control plane.
+type Server struct {
+	api         lifecycle.Component
+	controllers *controllers.Controllers
+	loops       []lifecycle.Component
+}
+
+// API is the part that everything else needs: certificates, datastore, API server.
+func (s *Server) API() lifecycle.Component { return s.api }
+
+// Loops are the parts that work on the API's objects.
+func (s *Server) Loops() []lifecycle.Component { return s.loops }
+
+// ControllersBuilt is closed when a kubelet may be made in this process.
+func (s *Server) ControllersBuilt() <-chan struct{} { return s.controllers.Built() }
+
+// New makes the control plane. It changes nothing; its error is a *config.Error with every mistake in the pass-through
+// arguments and in the scheduler's configuration.
+func New(cfg Config, d Deps) (*Server, error) {
+	p := &config.Problems{}
+	store, err := datastore.New(datastore.Config{Path: d.Dir.DB()}, d.Log)
+	p.Add(err)
+	api, err := apiserver.New(apiserverConfig(cfg, d, store), d.Log)
+	p.Add(err)
+	ctl, err := controllers.New(controllersConfig(cfg, d), d.Log)
+	p.Add(err)
+	sched, err := scheduler.New(scheduler.Config{ConfigFile: cfg.SchedulerConfig, Args: cfg.SchedulerArgs, Transport: d.Transport}, d.Log)
+	p.Add(err)
+	dep, err := deploy.New(deployConfig(cfg, d), d.Log)
+	p.Add(err)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		api:         lifecycle.Sequence("api", &certificates{cfg, d}, store, api),
+		controllers: ctl,
+		loops:       []lifecycle.Component{ctl, sched, dep},
+	}
+	if !cfg.DisableAgent {
+		s.loops = append(s.loops, newRole(cfg.NodeName, d.Transport))
+	}
+	return s, nil
+}
+
+// Admin is the user of clusterd's own work on the cluster: it deploys what a cluster administrator would.
+func Admin() user.Info { return inproc.User("system:clusterd", user.SystemPrivilegedGroup) }
+
+func apiserverConfig(cfg Config, d Deps, store *datastore.Store) apiserver.Config {
+	return apiserver.Config{
+		BindAddress:      cfg.BindAddress,
+		Port:             cfg.HTTPSListenPort,
+		AdvertiseAddress: advertise(cfg, d),
+		ServiceCIDRs:     cfg.ServiceCIDRs,
+		NodePorts:        cfg.ServiceNodePortRange.String(),
+		ClusterDomain:    cfg.ClusterDomain,
+		Files:            files(d.PKI),
+		Args:             cfg.APIServerArgs,
+		Datastore:        func(ctx context.Context) (net.Conn, error) { return store.Dial(ctx) },
+		Transport:        d.Transport,
+	}
+}
+
+// advertise is the API server's address for the cluster.
+func advertise(cfg Config, d Deps) netip.Addr {
+	switch {
+	case cfg.AdvertiseAddress.IsValid():
+		return cfg.AdvertiseAddress
+	case cfg.BindAddress.IsValid() && !cfg.BindAddress.IsUnspecified() && !cfg.BindAddress.IsLoopback():
+		return cfg.BindAddress
+	}
+	return d.NodeIPs[0]
+}
+
+func controllersConfig(cfg Config, d Deps) controllers.Config {
+	clientCA, clientKey := d.PKI.Path(clientCA)
+	serverCA, serverKey := d.PKI.Path(serverCA)
+	return controllers.Config{
+		ClusterCIDRs:      cfg.ClusterCIDRs,
+		ServiceCIDRs:      cfg.ServiceCIDRs,
+		RootCA:            serverCA,
+		ServiceAccountKey: d.PKI.ServiceKey(),
+		SigningCert:       clientCA,
+		SigningKey:        clientKey,
+		ServingCert:       serverCA,
+		ServingKey:        serverKey,
+		Args:              cfg.ControllerManagerArgs,
+		Transport:         d.Transport,
+	}
+}
+
+func deployConfig(cfg Config, d Deps) deploy.Config {
+	return deploy.Config{
+		RESTConfig: d.Transport.Config(Admin(), "clusterd/deploy"),
+		Embedded:   manifests.FS,
+		UserDir:    d.Dir.Manifests(),
+		Disabled:   cfg.Disable,
+		Vars:       map[string]string{"CLUSTER_DNS": cfg.ClusterDNS[0].String(), "CLUSTER_DOMAIN": cfg.ClusterDomain},
+	}
+}
