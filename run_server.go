@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/clusterd/clusterd/agent"
 	"github.com/clusterd/clusterd/agent/dns"
+	"github.com/clusterd/clusterd/agent/network"
 	"github.com/clusterd/clusterd/internal/bundle"
 	"github.com/clusterd/clusterd/internal/config"
 	"github.com/clusterd/clusterd/internal/datadir"
@@ -62,7 +64,20 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
 		return err
 	}
+	context.AfterFunc(ctx, upstream.Stopping)
+	limitGarbage()
 	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: report(cfg, log), StopTimeout: stopTimeout, Log: log})
+}
+
+// garbagePercent is how far the heap may grow over what is live before it is collected. Half of Go's default halves what the
+// garbage costs in memory; an idle cluster makes so little of it that the processor does not notice.
+const garbagePercent = 50
+
+// limitGarbage keeps memory small, unless the user has chosen with GOGC.
+func limitGarbage() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
+	}
 }
 
 // compose makes the components of both roles and joins them. It changes nothing outside the process.
@@ -99,7 +114,13 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	unpack := lifecycle.Task("payload", func(context.Context) error { _, err := bundle.Extract(dir.Payload()); return err })
+	unpack := lifecycle.Task("payload", func(context.Context) error {
+		if err := network.PrepareNetNS(datadir.NetNS); err != nil {
+			return err
+		}
+		_, err := bundle.Extract(dir.Payload())
+		return err
+	})
 	return lifecycle.Sequence("clusterd",
 		lifecycle.Parallel("base", srv.API(), lifecycle.Sequence("runtime", unpack, node.Runtime())),
 		lifecycle.Parallel("cluster", append(srv.Loops(), node.Loops()...)...)), nil
@@ -201,6 +222,8 @@ func report(cfg server.Config, log *slog.Logger) func(string, time.Duration) {
 			log.Info("ready: "+name, "after", seconds)
 			return
 		}
+		upstream.Started()
+		debug.FreeOSMemory() // a start takes more than what follows
 		log.Info("the cluster is ready", "after", seconds, "kubeconfig", cfg.WriteKubeconfig)
 		log.Info("use it with: " + os.Args[0] + " kubectl get pods --all-namespaces")
 		if err := hostos.Notify("READY=1\nSTATUS=ready"); err != nil {

@@ -31,9 +31,6 @@ import (
 // Bridge is the network interface that the node's pods are attached to.
 const Bridge = "clusterd0"
 
-// RegistriesFile is where the user describes image registries.
-const RegistriesFile = "/etc/clusterd/registries.yaml"
-
 // Config is what a node was told.
 type Config struct {
 	NodeName      string
@@ -131,7 +128,7 @@ func (a *Agent) runtimeConfig() runtime.Config {
 		RestrictOOMScoreAdj: !a.d.Host.CapSysResource,
 		SystemdCgroup:       a.d.Host.Systemd && a.d.Host.CgroupVersion == 2,
 		ImagesDir:           dir.Images(),
-		RegistriesFile:      RegistriesFile,
+		RegistriesFile:      datadir.Registries,
 		Debug:               a.cfg.Debug,
 	}
 }
@@ -140,6 +137,7 @@ func (a *Agent) networkConfig() network.Config {
 	return network.Config{
 		Bridge:       Bridge,
 		ClusterCIDRs: a.cfg.ClusterCIDRs,
+		ServiceCIDRs: a.cfg.ServiceCIDRs,
 		StateDir:     a.d.Dir.NetworkState(),
 		Socket:       a.d.Dir.CNISocket(),
 		CNIConfDir:   a.d.Dir.CNIConf(),

@@ -3,6 +3,7 @@ package server
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,7 +90,9 @@ func (r reader) nodeTaints() []corev1.Taint {
 		}
 		key, value, _ := strings.Cut(pair, "=")
 		r.checkLabel("node-taint", text, key, value)
-		r.checkEffect(text, effect)
+		if !slices.Contains(taintEffects, effect) {
+			r.problem("node-taint", "%q: the effect %q is not one of %s", text, effect, strings.Join(taintEffects, ", "))
+		}
 		if seen[key+":"+effect] {
 			r.problem("node-taint", "%s is given twice with the effect %s", key, effect)
 		}
@@ -97,15 +100,6 @@ func (r reader) nodeTaints() []corev1.Taint {
 		taints = append(taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)})
 	}
 	return taints
-}
-
-func (r reader) checkEffect(text, effect string) {
-	for _, known := range taintEffects {
-		if effect == known {
-			return
-		}
-	}
-	r.problem("node-taint", "%q: the effect %q is not one of %s", text, effect, strings.Join(taintEffects, ", "))
 }
 
 // bindAddress may be unspecified, which is every address of the host.

@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -96,6 +97,10 @@ func TestHostPortOnOneAddress(t *testing.T) {
 	serve(t, p.ns, 80)
 	wantCall(t, out, "tcp", node4, 8080, outside4)
 	wantCall(t, "", "tcp", "127.0.0.1", 8081, "")
+	must(t, inNS(out, func() error { return loopbackBy(node4, outside4) }))
+	if _, err := call(out, "tcp", "127.0.0.1", 8081); err == nil {
+		t.Error("a port on the loopback address answers outside")
+	}
 	for _, c := range []struct {
 		from, host string
 		port       int
@@ -135,28 +140,35 @@ func TestPodsDoNotReachTheNodesLoopback(t *testing.T) {
 	defer l.Close()
 	go serveTCP(l)
 	wantCall(t, "", "tcp", "127.0.0.1", 6000, "127.0.0.1")
-	must(t, inNS(p.ns, func() error { // a pod that sends 127.0.0.1 to the node
-		if err := os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0o644); err != nil {
-			return err
-		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		a, _ := netlink.ParseAddr("127.0.0.1/8")
-		if err := netlink.AddrDel(lo, a); err != nil {
-			return err
-		}
-		eth0, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		dst := &net.IPNet{IP: net.IP{127, 0, 0, 0}, Mask: net.CIDRMask(8, 32)}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: dst, Gw: net.IP{10, 42, 7, 1}, Src: p.v4.AsSlice()})
-	}))
+	must(t, inNS(p.ns, func() error { return loopbackBy("10.42.7.1", p.v4.String()) }))
 	if saw, err := call(p.ns, "tcp", "127.0.0.1", 6000); err == nil {
 		t.Errorf("the node's loopback answered a pod, as %s", saw)
 	}
+}
+
+// loopbackBy makes the namespace send 127.0.0.0/8 to another machine, which only
+// somebody with bad intentions does.
+func loopbackBy(gateway, src string) error {
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0o644); err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	a, err := netlink.ParseAddr("127.0.0.1/8")
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrDel(lo, a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	}
+	eth0, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	dst := &net.IPNet{IP: net.IP{127, 0, 0, 0}, Mask: net.CIDRMask(8, 32)}
+	return netlink.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: dst, Gw: net.ParseIP(gateway), Src: net.ParseIP(src)})
 }
 
 // TestServiceOnTheSameNode puts a Service's translation beside our rules, as

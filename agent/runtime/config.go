@@ -88,16 +88,11 @@ func (c Config) criRuntimeConfig() map[string]any {
 			"conf_dir":              c.CNIConfDir,
 			"use_internal_loopback": true,
 		},
-		"restrict_oom_score_adj":       c.RestrictOOMScoreAdj,
+		"restrict_oom_score_adj": c.RestrictOOMScoreAdj,
+		// Below State, so that nobody's first "ip netns add", which makes
+		// /run/netns a mount of its own, can hide a pod's network namespace.
 		"netns_mounts_under_state_dir": true,
 		"stats_collect_period":         taskStatsPeriod,
 		"stats_retention_period":       taskStatsRetention,
 	}
-}
-
-// NetNSDir is where containerd mounts the pods' network namespaces: below State,
-// so that nobody's first "ip netns add", which makes /run/netns a mount of its
-// own, can hide them.
-func (c Config) NetNSDir() string {
-	return filepath.Join(c.State, criPlugin, "netns")
 }

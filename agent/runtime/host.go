@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -138,20 +137,4 @@ func (a *api) Close() error {
 	a.server.GracefulStop()
 	a.served.Wait()
 	return nil
-}
-
-// listen makes a unix socket that only the owner can use, in the place of one
-// that an earlier process left.
-func listen(path string) (net.Listener, error) {
-	if err := removeSocket(path); err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := chmodSocket(path); err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	return listener, nil
 }

@@ -9,6 +9,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
@@ -20,6 +21,7 @@ type logs struct {
 	out    *slog.Logger
 	host   *host
 	logger *logrus.Logger
+	closed atomic.Bool
 }
 
 // takeLogs points containerd's log package here. Only warnings are passed on at
@@ -43,6 +45,9 @@ func (l *logs) open(debug bool) {
 	}
 }
 
+// close demotes all that follows: parts that stop in any order find others gone.
+func (l *logs) close() { l.closed.Store(true) }
+
 // exit is what log.Fatal ends in. The process ends in order, not here.
 func (l *logs) exit(int) {
 	l.host.fail(errors.New("containerd gave up"))
@@ -59,6 +64,9 @@ func (l *logs) Fire(e *logrus.Entry) error {
 		return nil
 	}
 	level := slogLevel(e)
+	if l.closed.Load() {
+		level = slog.LevelDebug
+	}
 	if !l.out.Enabled(context.Background(), level) {
 		return nil
 	}
@@ -97,6 +105,7 @@ var noise = []string{
 	"failed check for fsverity support", // most file systems have none
 	"cleaning up after shim",            // of a container that ends
 	"cleanup warnings",                  // the same
+	"failed sending message on channel", // to a shim that has ended
 	"failed to get task metrics",        // of a container that has just ended
 }
 

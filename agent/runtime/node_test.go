@@ -1,5 +1,3 @@
-//go:build integration
-
 package runtime_test
 
 import (
@@ -63,6 +61,7 @@ func prepareNamespaces(t *testing.T) {
 		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
+		{"tmpfs", "/var/lib", "tmpfs", 0}, // libcni's cache
 	} {
 		if err := syscall.Mount(m.source, m.target, m.fstype, m.flags, ""); err != nil {
 			t.Fatalf("mount %s: %v", m.target, err)
@@ -208,15 +207,57 @@ func (n *node) end(t *testing.T, signal syscall.Signal) {
 // runSandbox starts a pod sandbox in the host's network.
 func (n *node) runSandbox(t *testing.T) string {
 	t.Helper()
-	host := &criapi.NamespaceOption{Network: criapi.NamespaceMode_NODE}
-	answer, err := n.runtime.RunPodSandbox(t.Context(), &criapi.RunPodSandboxRequest{Config: &criapi.PodSandboxConfig{
+	return n.run(t, sandboxConfig(t, criapi.NamespaceMode_NODE))
+}
+
+func sandboxConfig(t *testing.T, network criapi.NamespaceMode) *criapi.PodSandboxConfig {
+	return &criapi.PodSandboxConfig{
 		Metadata: &criapi.PodSandboxMetadata{Name: "pod", Uid: "1", Namespace: "default"}, LogDirectory: t.TempDir(),
-		Linux: &criapi.LinuxPodSandboxConfig{CgroupParent: cgroupParent(), SecurityContext: &criapi.LinuxSandboxSecurityContext{NamespaceOptions: host}},
-	}}, grpc.WaitForReady(true))
+		Linux: &criapi.LinuxPodSandboxConfig{
+			CgroupParent:    cgroupParent(),
+			SecurityContext: &criapi.LinuxSandboxSecurityContext{NamespaceOptions: &criapi.NamespaceOption{Network: network}},
+		},
+	}
+}
+
+func (n *node) run(t *testing.T, config *criapi.PodSandboxConfig) string {
+	t.Helper()
+	answer, err := n.runtime.RunPodSandbox(t.Context(), &criapi.RunPodSandboxRequest{Config: config}, grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatalf("run pod sandbox: %v\n%s", err, n.log.String())
 	}
 	return answer.PodSandboxId
+}
+
+// runContainer starts a container with the pause image in a sandbox.
+func (n *node) runContainer(t *testing.T, sandbox string, config *criapi.PodSandboxConfig) string {
+	t.Helper()
+	image := &criapi.ImageSpec{Image: n.imageID(t, runtime.DefaultPauseImage)}
+	created, err := n.runtime.CreateContainer(t.Context(), &criapi.CreateContainerRequest{PodSandboxId: sandbox, SandboxConfig: config, Config: &criapi.ContainerConfig{
+		Metadata: &criapi.ContainerMetadata{Name: "container"}, Image: image, LogPath: "log", Linux: &criapi.LinuxContainerConfig{},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.runtime.StartContainer(t.Context(), &criapi.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+		t.Fatal(err)
+	}
+	return created.ContainerId
+}
+
+// addNetwork installs a CNI plugin that says which address it has given.
+func (n *node) addNetwork(t *testing.T) {
+	t.Helper()
+	const plugin = `#!/bin/sh
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}'
+true
+`
+	path := filepath.Join(n.config.Bundle.CNIBin, "testnet")
+	writeFile(t, path, []byte(plugin))
+	if err := os.Chmod(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(n.config.CNIConfDir, "10-test.conflist"), []byte(`{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"testnet"}]}`))
 }
 
 func (n *node) sandboxPID(t *testing.T, id string) int {

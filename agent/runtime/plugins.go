@@ -7,8 +7,6 @@ import (
 
 	_ "github.com/containerd/containerd/api/types/runc/options" // the type of runc's options
 	"github.com/containerd/containerd/v2/client"
-	_ "github.com/containerd/containerd/v2/core/metrics/cgroups" // tasks' metrics, cgroup v1
-	_ "github.com/containerd/containerd/v2/core/metrics/cgroups/v2"
 	_ "github.com/containerd/containerd/v2/core/runtime/v2"
 	_ "github.com/containerd/containerd/v2/plugins/content/local/plugin"
 	_ "github.com/containerd/containerd/v2/plugins/cri"
@@ -52,7 +50,12 @@ import (
 // registerPlugins adds this package's plugins to containerd's: the API server in
 // the place of the one that listens by itself and registers metrics, and the
 // transfer service in the place of the one that reads hosts.toml.
-var registerPlugins = sync.OnceFunc(func() {
+var registerPlugins = sync.OnceValue(func() error {
+	transfer, err := transferRegistration()
+	if err != nil {
+		return err
+	}
+	registry.Register(transfer)
 	registry.Register(&plugin.Registration{
 		Type: plugins.ServerPlugin,
 		ID:   "clusterd",
@@ -62,7 +65,7 @@ var registerPlugins = sync.OnceFunc(func() {
 		},
 		InitFn: initAPI,
 	})
-	registry.Register(transferRegistration())
+	return nil
 })
 
 // initAPI makes the server for the services of all other plugins.

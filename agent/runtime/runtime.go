@@ -22,6 +22,8 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/clusterd/clusterd/agent/runtime/registries"
@@ -120,6 +122,9 @@ func (r *Runtime) Run(ctx context.Context, ready func()) error {
 	if err := r.registries.Load(); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	snapshotter, err := r.chooseSnapshotter()
 	if err != nil {
 		return err
@@ -164,11 +169,14 @@ func (r *Runtime) Sandboxes(ctx context.Context) (map[string]string, error) {
 	}
 	paths := make(map[string]string, len(list.Items))
 	for _, sandbox := range list.Items {
-		status, err := cri.PodSandboxStatus(ctx, &criapi.PodSandboxStatusRequest{PodSandboxId: sandbox.Id, Verbose: true})
+		answer, err := cri.PodSandboxStatus(ctx, &criapi.PodSandboxStatusRequest{PodSandboxId: sandbox.Id, Verbose: true})
+		if status.Code(err) == codes.NotFound {
+			continue // removed meanwhile
+		}
 		if err != nil {
 			return nil, fmt.Errorf("get status of pod sandbox %s: %w", sandbox.Id, err)
 		}
-		path, err := netNSPath(status)
+		path, err := netNSPath(answer)
 		if err != nil {
 			return nil, fmt.Errorf("read status of pod sandbox %s: %w", sandbox.Id, err)
 		}
@@ -181,20 +189,20 @@ func (r *Runtime) Sandboxes(ctx context.Context) (map[string]string, error) {
 
 // netNSPath reads the path from the verbose part of a status; it is empty for a
 // sandbox in the host's network.
-func netNSPath(status *criapi.PodSandboxStatusResponse) (string, error) {
-	if status.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork() == criapi.NamespaceMode_NODE {
+func netNSPath(answer *criapi.PodSandboxStatusResponse) (string, error) {
+	if answer.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork() == criapi.NamespaceMode_NODE {
 		return "", nil
 	}
 	var info struct {
-		Metadata *struct {
-			NetNSPath string
+		Sandbox *struct {
+			Metadata struct{ NetNSPath string }
 		} `json:"sandboxMetadata"`
 	}
-	if err := json.Unmarshal([]byte(status.GetInfo()["info"]), &info); err != nil {
+	if err := json.Unmarshal([]byte(answer.GetInfo()["info"]), &info); err != nil {
 		return "", err
 	}
-	if info.Metadata == nil {
+	if info.Sandbox == nil {
 		return "", errors.New("no sandbox metadata")
 	}
-	return info.Metadata.NetNSPath, nil
+	return info.Sandbox.Metadata.NetNSPath, nil
 }

@@ -1,5 +1,3 @@
-//go:build integration
-
 package runtime_test
 
 import (
@@ -10,6 +8,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/clusterd/clusterd/agent/runtime"
 	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/testkit"
 )
 
 // configVariable tells this executable to be a runtime and not a test.
@@ -87,21 +87,89 @@ func TestSandboxOutlivesRuntime(t *testing.T) {
 	}
 }
 
-func TestSandboxes(t *testing.T) {
+func TestSandboxesHaveTheirNetworkNamespaces(t *testing.T) {
+	if !inside(t) {
+		return
+	}
+	n := newNode(t)
+	n.addNetwork(t)
+	n.start(t)
+	r, err := runtime.New(n.config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := n.runSandbox(t)
+	if paths, err := r.Sandboxes(t.Context()); err != nil || len(paths) != 0 {
+		t.Errorf("a sandbox in the host's network has a network namespace: %v, %v", paths, err)
+	}
+	n.removeSandbox(t, host)
+
+	pod := n.run(t, sandboxConfig(t, criapi.NamespaceMode_POD))
+	paths, err := r.Sandboxes(t.Context())
+	if err != nil || len(paths) != 1 || !strings.HasPrefix(paths[pod], n.config.State+"/") {
+		t.Fatalf("the sandboxes are %v, %v", paths, err)
+	}
+	// Somebody's first named network namespace makes a mount of its own of /run/netns.
+	if output, err := exec.Command("ip", "netns", "add", "other").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	if output, err := exec.Command("nsenter", "--net="+paths[pod], "true").CombinedOutput(); err != nil {
+		t.Errorf("the pod's network namespace is lost: %v\n%s", err, output)
+	}
+	n.removeSandbox(t, pod)
+	if paths, err := r.Sandboxes(t.Context()); err != nil || len(paths) != 0 {
+		t.Errorf("the removed sandbox is still there: %v, %v", paths, err)
+	}
+}
+
+func TestContainerRunsAndIsMeasured(t *testing.T) {
 	if !inside(t) {
 		return
 	}
 	n := newNode(t)
 	n.start(t)
-	sandbox := n.runSandbox(t)
-	defer n.removeSandbox(t, sandbox)
-	r, err := runtime.New(n.config, slog.New(slog.DiscardHandler))
+	config := sandboxConfig(t, criapi.NamespaceMode_NODE)
+	sandbox := n.run(t, config)
+	container := n.runContainer(t, sandbox, config)
+	stats, err := n.runtime.ContainerStats(t.Context(), &criapi.ContainerStatsRequest{ContainerId: container})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if paths, err := r.Sandboxes(t.Context()); err != nil || len(paths) != 0 {
-		t.Errorf("a sandbox in the host's network has a network namespace: %v, %v", paths, err)
+	if stats.GetStats().GetMemory().GetWorkingSetBytes().GetValue() == 0 || stats.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 {
+		t.Errorf("the container's figures are %v", stats.GetStats())
 	}
+	n.removeSandbox(t, sandbox)
+	n.stop(t)
+	if n.log.Len() > 0 {
+		t.Errorf("the runtime logged:\n%s", n.log.String())
+	}
+}
+
+func TestComponent(t *testing.T) {
+	if !inside(t) {
+		return
+	}
+	testkit.Component(t, func(t *testing.T) lifecycle.Component {
+		n := newNode(t)
+		n.config.State = filepath.Join("/run", filepath.Base(filepath.Dir(n.config.Root)))
+		n.config.Socket = filepath.Join(n.config.State, "containerd.sock")
+		r, err := runtime.New(n.config, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}, containerdLeaks...)
+}
+
+// containerdLeaks are what containerd starts and never stops, being a process of
+// its own usually.
+var containerdLeaks = []testkit.ComponentOption{
+	testkit.MayLeak("images.(*snapshotsSyncer).start"),
+	testkit.MayLeak("events.(*EventMonitor).Start"), // of the pod sandbox controller
+	testkit.MayLeak("go-events.(*Broadcaster).run"),
+	testkit.MayLeak("containerd/v2/internal/eventq.New"),
+	testkit.MayLeak("cdi.(*watch).watch"),
+	testkit.MayLeak("fsnotify.(*inotify).readEvents"), // for that watch
 }
 
 func TestArchivesAreImportedAndPinned(t *testing.T) {

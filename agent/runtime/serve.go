@@ -25,7 +25,9 @@ func (r *Runtime) serve(ctx context.Context, snapshotter string) (stop func() er
 	if err := extendPath(filepath.Dir(r.cfg.Bundle.Shim)); err != nil {
 		return nil, err
 	}
-	registerPlugins()
+	if err := registerPlugins(); err != nil {
+		return nil, fmt.Errorf("register containerd plugins: %w", err)
+	}
 	logs := r.takeLogs()
 	// containerd keeps this context in its loops: it ends after the plugins do.
 	inner, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), hostKey{}, r.host))
@@ -36,6 +38,7 @@ func (r *Runtime) serve(ctx context.Context, snapshotter string) (stop func() er
 	}
 	stop = func() error {
 		defer cancel()
+		logs.close()
 		return stopServer(srv)
 	}
 	logs.open(r.cfg.Debug)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 
 	"github.com/containerd/containerd/v2/defaults"
@@ -11,14 +12,21 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-func removeSocket(path string) error {
+// listen makes a unix socket that only the owner can use, in the place of one
+// that an earlier process left.
+func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return nil, err
 	}
-	return nil
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
 }
-
-func chmodSocket(path string) error { return os.Chmod(path, 0o600) }
 
 // dial returns a connection to the API; it is made at the first call.
 func dial(socket string) (*grpc.ClientConn, error) {

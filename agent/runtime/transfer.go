@@ -23,7 +23,7 @@ const (
 )
 
 // transferRegistration wraps containerd's transfer service.
-func transferRegistration() *plugin.Registration {
+func transferRegistration() (*plugin.Registration, error) {
 	for _, upstream := range registry.Graph(nil) {
 		if upstream.URI() != upstreamTransferPlugin {
 			continue
@@ -41,9 +41,9 @@ func transferRegistration() *plugin.Registration {
 			}
 			return &transferrer{inner: inner.(transfer.Transferrer), registries: h.registries}, nil
 		}
-		return &own
+		return &own, nil
 	}
-	panic("containerd has no plugin " + upstreamTransferPlugin)
+	return nil, fmt.Errorf("containerd has no plugin %s", upstreamTransferPlugin)
 }
 
 // transferrer pulls from where registries.yaml says.

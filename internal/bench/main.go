@@ -46,8 +46,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	var p plan
 	flags := flag.NewFlagSet("bench cluster", flag.ContinueOnError)
-	flags.StringVar(&p.clusterd, "clusterd", "bin/clusterd", "the executable to measure")
-	flags.StringVar(&p.baseline, "baseline", "", "the directory made by scripts/baseline/build; without it only clusterd is measured")
+	flags.StringVar(&p.clusterd, "clusterd", "bin/clusterd", "the executable to measure; empty for none")
+	flags.StringVar(&p.baseline, "baseline", "", "the directory made by scripts/baseline/build; empty for none")
+	flags.StringVar(&p.pause, "pause", "bin/parts/pause.tar", "the archive of the pause image, as in clusterd's payload, for the baseline")
 	flags.IntVar(&p.starts, "starts", 3, "starts from an empty data directory on each side; their median counts")
 	flags.IntVar(&p.pods, "pods", 100, "pods of the larger load")
 	flags.DurationVar(&p.settle, "settle", time.Minute, "time to come to rest before a footprint is taken")
@@ -70,14 +71,14 @@ func (p plan) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("%s; load average before: %.14s\n", time.Now().UTC().Format(time.DateOnly), load)
-	ours, pause, err := p.measureClusterd(ctx, machines)
-	if err != nil {
-		return fmt.Errorf("measure clusterd: %w", err)
+	var ours, theirs *result
+	if p.clusterd != "" {
+		if ours, err = p.measureClusterd(ctx, machines); err != nil {
+			return fmt.Errorf("measure clusterd: %w", err)
+		}
 	}
-	defer os.Remove(pause)
-	var theirs *result
 	if p.baseline != "" {
-		if theirs, err = p.measureBaseline(ctx, machines, pause); err != nil {
+		if theirs, err = p.measureBaseline(ctx, machines); err != nil {
 			return fmt.Errorf("measure the baseline: %w", err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/clusterd/clusterd/internal/testkit/lab"
 )
 
-// pauseImage is in the payload of clusterd; the baseline imports the same archive.
+// pauseImage is in the payload of clusterd, and the baseline imports the same archive.
 const pauseImage = "registry.k8s.io/pause:3.10.2"
 
 // phaseTimeout bounds one start, and one wave of pods.
@@ -25,9 +25,9 @@ const phaseTimeout = 10 * time.Minute
 
 // plan is what to measure.
 type plan struct {
-	clusterd, baseline string
-	starts, pods       int
-	settle, idle       time.Duration
+	clusterd, baseline, pause string
+	starts, pods              int
+	settle, idle              time.Duration
 }
 
 // times are the seconds from a start to its stages.
@@ -95,8 +95,10 @@ func (p plan) measure(ctx context.Context, name string, fresh func() (side, *lab
 		return nil, err
 	}
 	say("%s: at rest with them", name)
-	r.many, err = p.rest(ctx, s, node)
-	return &r, err
+	if r.many, err = p.rest(ctx, s, node); err != nil {
+		return nil, err
+	}
+	return &r, node.Down(ctx)
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }

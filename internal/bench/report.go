@@ -47,12 +47,13 @@ func stateRows(prefix string, get func(*result) *state, cpu float64) []row {
 	}
 }
 
-// report prints the figures and whether the goals are reached; without a second side there is nothing to reach.
+// report prints the figures and whether the goals are reached. Either side may be nil; then there is nothing to reach.
 func report(w io.Writer, pods int, ours, theirs *result) bool {
-	for _, s := range []struct {
+	sides := []struct {
 		name string
 		r    *result
-	}{{"clusterd", ours}, {"baseline", theirs}} {
+	}{{"clusterd", ours}, {"baseline", theirs}}
+	for _, s := range sides {
 		if s.r != nil {
 			printProcesses(w, s.name+", 2 pods", s.r.few.footprint)
 			printProcesses(w, fmt.Sprintf("%s, %d pods", s.name, pods), s.r.many.footprint)
@@ -60,16 +61,24 @@ func report(w io.Writer, pods int, ours, theirs *result) bool {
 	}
 	fmt.Fprintf(w, "\n%-38s %10s %10s %7s\n", "", "clusterd", "baseline", "ratio")
 	for _, r := range rows(pods) {
-		fmt.Fprintf(w, "%-38s %10.2f", r.name, r.get(ours))
-		if theirs != nil {
-			fmt.Fprintf(w, " %10.2f %7.2f", r.get(theirs), ratio(r, ours, theirs))
+		fmt.Fprintf(w, "%-38s", r.name)
+		for _, s := range sides {
+			if s.r == nil {
+				fmt.Fprintf(w, " %10s", "-")
+				continue
+			}
+			fmt.Fprintf(w, " %10.2f", r.get(s.r))
+		}
+		if ours != nil && theirs != nil {
+			fmt.Fprintf(w, " %7.2f", r.ratio(ours, theirs))
 		}
 		fmt.Fprintln(w)
 	}
-	return theirs == nil || printGoals(w, pods, ours, theirs)
+	return ours == nil || theirs == nil || printGoals(w, pods, ours, theirs)
 }
 
-func ratio(r row, ours, theirs *result) float64 {
+// ratio is clusterd's figure divided by the baseline's; 0 when that has none.
+func (r row) ratio(ours, theirs *result) float64 {
 	if r.get(theirs) == 0 {
 		return 0
 	}
@@ -84,10 +93,10 @@ func printGoals(w io.Writer, pods int, ours, theirs *result) bool {
 			continue
 		}
 		verdict := "reached"
-		if ratio(r, ours, theirs) > r.goal {
+		if r.ratio(ours, theirs) > r.goal {
 			verdict, reached = "MISSED", false
 		}
-		fmt.Fprintf(w, "%-38s %7.2f %8.2f  %s\n", r.name, ratio(r, ours, theirs), r.goal, verdict)
+		fmt.Fprintf(w, "%-38s %7.2f %8.2f  %s\n", r.name, r.ratio(ours, theirs), r.goal, verdict)
 	}
 	return reached
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/testkit/cluster"
 	"github.com/clusterd/clusterd/internal/testkit/lab"
 )
@@ -46,49 +44,15 @@ func goroutines(metrics string) int {
 	return 0
 }
 
-// measureClusterd also returns a copy of the pause image's archive, for the other side.
-func (p plan) measureClusterd(ctx context.Context, machines *lab.Lab) (*result, string, error) {
+func (p plan) measureClusterd(ctx context.Context, machines *lab.Lab) (*result, error) {
 	binary, err := filepath.Abs(p.clusterd)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	var node *lab.Node
-	r, err := p.measure(ctx, "clusterd", func() (side, *lab.Node, error) {
-		if node, err = machines.Up(ctx, "clusterd"); err != nil {
-			return nil, nil, err
-		}
-		return ours{&cluster.Cluster{Node: node, Binary: binary}}, node, nil
+	return p.measure(ctx, "clusterd", func() (side, *lab.Node, error) {
+		node, err := machines.Up(ctx, "clusterd")
+		return ours{&cluster.Cluster{Node: node, Binary: binary}}, node, err
 	})
-	if err != nil {
-		return nil, "", err
-	}
-	pause, err := copyPause(node)
-	if err != nil {
-		return nil, "", err
-	}
-	return r, pause, node.Down(ctx)
-}
-
-// copyPause takes the pause image's archive out of the payload that the node has extracted.
-func copyPause(node *lab.Node) (string, error) {
-	dir, err := datadir.New(datadir.DefaultRoot)
-	if err != nil {
-		return "", err
-	}
-	found, err := filepath.Glob(filepath.Join(node.Path(dir.Payload()), "*", "pause.tar"))
-	if err != nil || len(found) == 0 {
-		return "", errors.Join(errors.New("no pause.tar in the payload"), err)
-	}
-	data, err := os.ReadFile(found[0])
-	if err != nil {
-		return "", err
-	}
-	out, err := os.CreateTemp("/var/tmp", "clusterd-bench-pause-*.tar")
-	if err != nil {
-		return "", err
-	}
-	_, err = out.Write(data)
-	return out.Name(), errors.Join(err, out.Close())
 }
 
 // baselineDir is the baseline's directory in its node.
@@ -102,8 +66,12 @@ type theirs struct {
 	began   time.Time
 }
 
-func (p plan) measureBaseline(ctx context.Context, machines *lab.Lab, pause string) (*result, error) {
+func (p plan) measureBaseline(ctx context.Context, machines *lab.Lab) (*result, error) {
 	program, err := filepath.Abs(filepath.Join(p.baseline, "bin", "baseline"))
+	if err != nil {
+		return nil, err
+	}
+	pause, err := filepath.Abs(p.pause)
 	if err != nil {
 		return nil, err
 	}

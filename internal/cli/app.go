@@ -30,7 +30,7 @@ func New(commands ...*cli.Command) *cli.App {
 		Usage:                     "a whole Kubernetes in one executable",
 		Version:                   Version(),
 		Commands:                  commands,
-		Action:                    helpOrUnknown,
+		Action:                    rootAction,
 		OnUsageError:              onUsageError,
 		ExitErrHandler:            func(*cli.Context, error) {},
 		DisableSliceFlagSeparator: true, // pass-through arguments contain commas
@@ -47,7 +47,7 @@ func adopt(commands []*cli.Command) {
 		c.OnUsageError = onUsageError
 		c.HideHelpCommand = true
 		if c.Action == nil {
-			c.Action = helpOrUnknown
+			c.Action = groupAction
 		}
 		adopt(c.Subcommands)
 	}
@@ -83,11 +83,23 @@ func commandPath(c *cli.Context) string {
 	return c.Command.HelpName
 }
 
-// helpOrUnknown is the action of the application and of commands that only have commands below them.
-func helpOrUnknown(c *cli.Context) error {
+// rootAction runs when the first word is no command.
+func rootAction(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return cli.ShowAppHelp(c)
+	}
+	return unknownCommand(c)
+}
+
+// groupAction runs when a command that only has commands below it is given none of them.
+func groupAction(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return cli.ShowSubcommandHelp(c)
 	}
+	return unknownCommand(c)
+}
+
+func unknownCommand(c *cli.Context) error {
 	word := c.Args().First()
 	return UsageErrorf(c, "there is no command %q, the nearest one is %q", word, config.Nearest(word, commandNames(c)))
 }

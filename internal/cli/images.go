@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
@@ -34,6 +37,7 @@ func ImagesCommand(i Images) *cli.Command {
 	return &cli.Command{
 		Name:        "images",
 		Usage:       "work with the container images of this node",
+		UsageText:   "clusterd images COMMAND",
 		Description: "Needs a running clusterd server on this machine. Files in agent/images in the data directory are imported by it at start.",
 		Subcommands: []*cli.Command{
 			{
@@ -64,6 +68,7 @@ func dataDirFlag() cli.Flag {
 		Usage: "`DIRECTORY` of the running clusterd"}
 }
 
+// socket finds out early that nothing runs, since dialling would only say so after several tries.
 func (i Images) socket(c *cli.Context) (string, error) {
 	root := c.String("data-dir")
 	if root == "" {
@@ -73,7 +78,11 @@ func (i Images) socket(c *cli.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir.ContainerdSocket(), nil
+	socket := dir.ContainerdSocket()
+	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("no node runs with the data directory %s: start clusterd server, or give its --data-dir (there is no %s)", dir.Root(), socket)
+	}
+	return socket, nil
 }
 
 func (i Images) importFiles(c *cli.Context) error {
@@ -106,7 +115,7 @@ func (i Images) list(c *cli.Context) error {
 	}
 	all, err := i.List(c.Context, socket)
 	if err != nil {
-		return fmt.Errorf("list images: %w", err)
+		return err
 	}
 	return printImages(c.App.Writer, all, c.Bool("quiet"))
 }

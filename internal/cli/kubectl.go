@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/pflag"
 	"github.com/urfave/cli/v2"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // as kubectl's main package does
 	kubecli "k8s.io/component-base/cli"
@@ -48,6 +49,8 @@ func Kubectl(args []string, kubeconfig string) error {
 		return err
 	}
 	os.Args = append([]string{kubectlName}, args...) // where kubectl looks for them in several places
+	// Without the flags that other parts of Kubernetes in this executable have registered process-wide.
+	pflag.CommandLine = pflag.NewFlagSet(kubectlName, pflag.ExitOnError)
 	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
 		return fmt.Errorf("set verbosity: %w", err)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -31,7 +32,7 @@ func writeCommand(page *strings.Builder, parent string, c *cli.Command, configur
 	if c.Description != "" {
 		fmt.Fprintf(page, "\n%s\n", paragraph(c.Description))
 	}
-	if isConfigurable(c, configurable) {
+	if slices.Contains(configurable, c.Name) {
 		writeConfigurable(page, c)
 	} else {
 		writeFlags(page, c.Flags)
@@ -39,15 +40,6 @@ func writeCommand(page *strings.Builder, parent string, c *cli.Command, configur
 	for _, sub := range c.Subcommands {
 		writeCommand(page, path, sub, configurable)
 	}
-}
-
-func isConfigurable(c *cli.Command, names []string) bool {
-	for _, name := range names {
-		if c.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 func argsUsage(c *cli.Command) string {

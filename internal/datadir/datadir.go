@@ -25,6 +25,9 @@ const (
 	// Registries says which mirrors and credentials image pulls use.
 	Registries = "/etc/clusterd/registries.yaml"
 
+	// NetNS is where the host's tools, ip among them, mount network namespaces.
+	NetNS = "/run/netns"
+
 	defaultRunDir  = "/run/clusterd"
 	defaultPodLogs = "/var/log/pods"
 )

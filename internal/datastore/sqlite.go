@@ -27,10 +27,10 @@ const params = "_journal_mode=WAL&_synchronous=FULL&_busy_timeout=30000&_txlock=
 const (
 	// compactInterval, compactRetain and compactBatch bound the history as an
 	// etcd behind an API server has it: old revisions go after five to ten
-	// minutes, the last thousand stay, and no transaction holds the file for long.
+	// minutes, and no transaction holds the file for long.
 	compactInterval = 5 * time.Minute
 	compactTimeout  = 5 * time.Second
-	compactRetain   = 1000
+	compactRetain   = 10
 	compactBatch    = 1000
 	// pollInterval is the safety net behind the wake-up that each write gives.
 	pollInterval = 30 * time.Second

@@ -15,8 +15,6 @@ type Needs struct {
 	Node bool
 	// Snapshotter is the configured one; "overlayfs" makes a missing overlay file system fatal.
 	Snapshotter string
-	// Listen are the ports that will be opened.
-	Listen []Listener
 }
 
 // Listener is a port that will be opened.
@@ -54,10 +52,11 @@ func Preflight(h Host, needs Needs) []Problem {
 		found = append(found, cgroupProblems(h)...)
 		found = append(found, overlayProblems(h, needs.Snapshotter)...)
 	}
-	return append(found, Ports(needs.Listen)...)
+	return found
 }
 
-// Ports says which of the ports cannot be opened, and who holds them.
+// Ports says which of the ports cannot be opened, and who holds them. It belongs after the data directory's lock, so that
+// a second instance is told that it is one.
 func Ports(listen []Listener) []Problem {
 	var found []Problem
 	for _, l := range listen {

@@ -3,8 +3,10 @@ package upstream
 import (
 	"context"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,12 +17,29 @@ const repeatAfter = 10 * time.Minute
 // maxRemembered bounds the lines remembered as said.
 const maxRemembered = 512
 
-// quiet takes klog's lines one step down: what upstream calls an error is a warning here, since its components retry and
-// mend themselves, and its information is for debugging. A warning is not repeated within repeatAfter.
+// patience is how long a start may take before upstream's complaints about it are shown: until then they are about parts
+// that have not started yet.
+const patience = time.Minute
+
+// settling is how long after the start complaints are still taken for its echo.
+const settling = 20 * time.Second
+
+// quiet takes upstream's lines one step down: what it calls an error is a warning here, since its components retry and mend
+// themselves, and its information is for debugging. A warning is not repeated within repeatAfter. While the process starts,
+// and when it stops, warnings are for debugging too.
 type quiet struct {
 	next slog.Handler
 	said *said
 }
+
+// hush is until when, in Unix nanoseconds, upstream's complaints are kept for debugging.
+var hush atomic.Int64
+
+// Started says that all components are ready: complaints from settling later on are real.
+func Started() { hush.Store(time.Now().Add(settling).UnixNano()) }
+
+// Stopping says that components end, in whatever order, and find each other gone.
+func Stopping() { hush.Store(math.MaxInt64) }
 
 type said struct {
 	mu sync.Mutex
@@ -28,11 +47,12 @@ type said struct {
 }
 
 func quieten(next slog.Handler) slog.Handler {
+	hush.Store(time.Now().Add(patience).UnixNano())
 	return quiet{next, &said{at: map[string]time.Time{}}}
 }
 
 func level(l slog.Level) slog.Level {
-	if l >= slog.LevelError {
+	if l >= slog.LevelWarn {
 		return slog.LevelWarn
 	}
 	return min(l-slog.LevelInfo+slog.LevelDebug, slog.LevelDebug)
@@ -43,7 +63,7 @@ func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
 }
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError && (expected(r) || q.said.lately(r)) {
+	if r.Level >= slog.LevelWarn && (r.Time.UnixNano() < hush.Load() || expected(r) || q.said.lately(r)) {
 		r.Level = slog.LevelInfo
 	}
 	r.Level = level(r.Level)
@@ -60,13 +80,7 @@ func (q quiet) WithGroup(n string) slog.Handler      { return quiet{q.next.WithG
 // lately reports whether a line with the message and error of r has been let through within repeatAfter, and if not
 // remembers that it is now.
 func (s *said) lately(r slog.Record) bool {
-	key := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "err" {
-			key += a.Value.String()
-		}
-		return true
-	})
+	key := r.Message + attr(r, "err")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t, ok := s.at[key]; ok && r.Time.Sub(t) < repeatAfter {
@@ -79,10 +93,21 @@ func (s *said) lately(r slog.Record) bool {
 	return false
 }
 
-// expected are upstream's error lines that say nothing is wrong here.
+func attr(r slog.Record, key string) (value string) {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == key {
+			value = a.Value.String()
+		}
+		return value == ""
+	})
+	return value
+}
+
+// expected reports whether upstream calls an error what is none.
 func expected(r slog.Record) bool {
+	text := r.Message + " " + attr(r, "err")
 	for _, s := range expectedLines {
-		if strings.Contains(r.Message, s) {
+		if strings.Contains(text, s) {
 			return true
 		}
 	}
@@ -90,6 +115,15 @@ func expected(r slog.Record) bool {
 }
 
 var expectedLines = []string{
-	"Failed to set rlimit on max file handles", // CAP_SYS_RESOURCE is missing: said once at the start
-	"Failed to ApplyOOMScoreAdj",               // the same
+	// CAP_SYS_RESOURCE is missing, which is said once at the start.
+	"Failed to set rlimit on max file handles",
+	"oom score",
+	// A controller's cache is a moment behind its own write; it tries again.
+	"is not as new as written version",
+	"the object has been modified; please apply your changes to the latest version and try again",
+	// A client went away in the middle of a request.
+	"Timeout or abort while handling",
+	"Post-timeout activity",
+	// The directory of static pods is empty.
+	"The manifest file is empty, ignoring.",
 }

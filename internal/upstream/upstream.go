@@ -28,11 +28,19 @@ type Config struct {
 	Exit      func(reason string) // called where upstream would end the process; must not return
 }
 
-// ourGates turn off what a server without peers does not need: its identity lease, renewed every 10 seconds, and the
-// proxying of requests to API servers of another version.
+// ourGates turn off what costs more than it gives to a server without peers on a small machine.
 var ourGates = map[string]bool{
+	// The server's identity lease, renewed every 10 seconds, and the proxying of requests to servers of another version.
 	"UnknownVersionInteroperabilityProxy": false,
 	"APIServerIdentity":                   false,
+	// Reads all objects back every 5 minutes to compare them with the cache.
+	"DetectCacheInconsistency": false,
+	// Lists the keys of each resource every minute to weigh requests by the size of objects.
+	"SizeBasedListCostEstimate": false,
+	// Keeps old versions of each cache, for lists in pages.
+	"ListFromCacheSnapshot": false,
+	// Decodes watch events on ten goroutines a resource.
+	"ConcurrentWatchObjectDecode": false,
 }
 
 // Setup sets the process-wide state. Call it once, before making any component.
@@ -46,7 +54,9 @@ func Setup(c Config) error {
 	}
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
-	klog.SetSlogLogger(slog.New(quieten(c.Log.Handler())))
+	handler := quieten(c.Log.Handler())
+	klog.SetSlogLogger(slog.New(handler))
+	takeLogrus(slog.New(handler), c.Exit)
 	var level klog.Level
 	if err := level.Set(strconv.Itoa(c.Verbosity)); err != nil {
 		return fmt.Errorf("set klog verbosity %d: %w", c.Verbosity, err)

@@ -9,6 +9,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -96,6 +97,7 @@ func args(c Config) []string {
 		"enable-aggregator-routing=true",
 		"enable-bootstrap-token-auth=true",
 		"endpoint-reconciler-type=master-count", // the default renews a lease in the store every 10 s
+		"etcd-compaction-interval=0", // the datastore compacts by itself
 		"etcd-count-metric-poll-period=0",
 		"etcd-servers=http://in-process:2379", // never dialled: see EgressLookup in New
 		"kubelet-certificate-authority=" + c.Files.ServerCA,
@@ -214,6 +216,7 @@ func ok(ctx context.Context, c *http.Client) bool {
 	if err != nil {
 		return false
 	}
+	_, err = io.Copy(io.Discard, res.Body) // closing earlier would abort the handler
 	_ = res.Body.Close()
-	return res.StatusCode == http.StatusOK
+	return err == nil && res.StatusCode == http.StatusOK
 }

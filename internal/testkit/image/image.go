@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -96,10 +97,10 @@ func pack(files []File) ([]byte, digest.Digest, error) {
 			return nil, "", err
 		}
 	}
-	if err := t.Close(); err != nil {
+	if err := errors.Join(t.Close(), compressed.Close()); err != nil {
 		return nil, "", err
 	}
-	return out.Bytes(), sum.Digest(), compressed.Close()
+	return out.Bytes(), sum.Digest(), nil
 }
 
 func add(t *tar.Writer, h *tar.Header, data []byte) error {

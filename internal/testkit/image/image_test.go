@@ -3,6 +3,7 @@ package image_test
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/clusterd/clusterd/internal/testkit/image"
@@ -61,6 +63,42 @@ func TestArchive(t *testing.T) {
 	}
 	if len(files) != 5 {
 		t.Errorf("%d files in the archive, want 5: the two images share their blobs", len(files))
+	}
+}
+
+// TestLayer unpacks the layer as a container runtime does.
+func TestLayer(t *testing.T) {
+	var out bytes.Buffer
+	if err := image.Archive(&out, newImage(t, "x")); err != nil {
+		t.Fatal(err)
+	}
+	files := untar(t, &out)
+	blob := func(d v1.Descriptor) []byte { return files["blobs/sha256/"+d.Digest.Encoded()] }
+	var index v1.Index
+	var manifest v1.Manifest
+	var config v1.Image
+	for _, err := range []error{
+		json.Unmarshal(files["index.json"], &index),
+		json.Unmarshal(blob(index.Manifests[0]), &manifest),
+		json.Unmarshal(blob(manifest.Config), &config),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer, err := gzip.NewReader(bytes.NewReader(blob(manifest.Layers[0])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := io.ReadAll(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := digest.FromBytes(plain); got != config.RootFS.DiffIDs[0] {
+		t.Errorf("the layer is %s, the configuration says %s", got, config.RootFS.DiffIDs[0])
+	}
+	if got := untar(t, bytes.NewReader(plain)); string(got["bin/tool"]) != "tool" || len(got) != 2 {
+		t.Errorf("files of the layer: %q", got)
 	}
 }
 
