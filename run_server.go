@@ -155,13 +155,6 @@ func setUpstream(cfg *server.Config, host hostos.Host, log *slog.Logger) error {
 }
 
 func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs pki.Dir) agent.Config {
-	mode := cfg.ProxyMode
-	if mode == "" {
-		mode = "iptables"
-		if host.HasNFT {
-			mode = "nftables"
-		}
-	}
 	return agent.Config{
 		NodeName:      cfg.NodeName,
 		NodeIPs:       cfg.NodeIPs,
@@ -176,7 +169,7 @@ func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs 
 		ManifestURL:   cfg.PodManifestURL,
 		PauseImage:    cfg.PauseImage,
 		Snapshotter:   cfg.Snapshotter,
-		ProxyMode:     mode,
+		ProxyMode:     proxyMode(cfg, host),
 		KubeletArgs:   cfg.KubeletArgs,
 		ProxyArgs:     cfg.ProxyArgs,
 		KubeletWait:   srv.ControllersBuilt(),
@@ -184,6 +177,19 @@ func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs 
 		Files:         agent.Files(server.LocalNodeFiles(certs)),
 		Debug:         cfg.Debug,
 	}
+}
+
+// proxyMode is how Services work here: as asked, or else by what the host has; empty when it has neither.
+func proxyMode(cfg server.Config, host hostos.Host) string {
+	switch {
+	case cfg.ProxyMode != "":
+		return cfg.ProxyMode
+	case host.HasNFT:
+		return "nftables"
+	case host.HasIPTables:
+		return "iptables"
+	}
+	return ""
 }
 
 // listeners are the ports that the components open.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -104,14 +105,19 @@ func New(cfg Config, d Deps) (*Agent, error) {
 	p.Add(err)
 	kub, err := kubelet.New(a.kubeletConfig(conf), d.Log)
 	p.Add(err)
-	prx, err := proxy.New(a.proxyConfig(), d.Log)
-	p.Add(err)
+	a.loops = []lifecycle.Component{kub}
+	if cfg.ProxyMode != "" {
+		prx, err := proxy.New(a.proxyConfig(), d.Log)
+		p.Add(err)
+		a.loops = append(a.loops, prx)
+	}
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	names, err := dns.New(a.dnsConfig(net), d.Log)
 	p.Add(err)
-	a.loops = []lifecycle.Component{kub, lifecycle.Sequence("network", net, names), prx}
+	// The network first: see its Run.
+	a.loops = append([]lifecycle.Component{lifecycle.Sequence("network", net, names)}, a.loops...)
 	return a, p.Err()
 }
 
@@ -155,6 +161,7 @@ func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
 	if manifests == "" {
 		manifests = dir.PodManifests()
 	}
+	start := time.Now()
 	return kubelet.Config{
 		NodeName:      a.cfg.NodeName,
 		NodeIPs:       a.cfg.NodeIPs,
@@ -176,7 +183,7 @@ func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
 		RESTConfig:    conf,
 		Wait:          a.cfg.KubeletWait,
 		NodeReady: func(ctx context.Context) error {
-			_, err := nodewatch.Until(ctx, a.node, a.cfg.NodeName, nodewatch.Ready)
+			_, err := nodewatch.Until(ctx, a.node, a.cfg.NodeName, nodewatch.ReadySince(start))
 			return err
 		},
 	}

@@ -23,7 +23,7 @@ const stopTimeout = 10 * time.Second
 // testSecondInstance starts another server on the same data directory.
 func (s *suite) testSecondInstance(t *testing.T) {
 	began := time.Now()
-	wants(t, refused(t, s.Cluster, 1, nil), dirs.Root(), "already")
+	wants(t, refused(t, s.Cluster, 1, nil), dirs.Root(), "in use", "pid")
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %s to say so", took)
 	}

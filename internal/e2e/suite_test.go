@@ -58,10 +58,13 @@ func eventually(t *testing.T, timeout time.Duration, done func(context.Context) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	for {
-		missing := done(ctx)
-		if missing == "" {
+	for missing := ""; ; {
+		now := done(ctx)
+		if now == "" {
 			return
+		}
+		if ctx.Err() == nil || missing == "" { // else it may only say that the time is over
+			missing = now
 		}
 		select {
 		case <-ctx.Done():

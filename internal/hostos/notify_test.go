@@ -53,8 +53,9 @@ func TestNotifyTakesTheVariable(t *testing.T) {
 	}
 	defer l.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
-	notifySocket = sync.OnceValue(takeNotifySocket) // as in a process that has just started
-	for range 2 { // the second call knows the socket from the first one
+	// As in a process that has just started; the second call knows the socket from the first one.
+	notifySocket = sync.OnceValue(takeNotifySocket)
+	for range 2 {
 		if err := Notify("STATUS=x"); err != nil {
 			t.Fatal(err)
 		}

@@ -51,6 +51,7 @@ func Preflight(h Host, needs Needs) []Problem {
 	if needs.Node {
 		found = append(found, cgroupProblems(h)...)
 		found = append(found, overlayProblems(h, needs.Snapshotter)...)
+		found = append(found, netfilterProblems(h)...)
 	}
 	return found
 }
@@ -106,6 +107,14 @@ func diskProblems(h Host) []Problem {
 	}
 	return fatal(fmt.Sprintf("%s has only %d MiB free", h.DataDir, h.FreeBytes>>20),
 		fmt.Sprintf("free at least %d MiB or choose another place with --data-dir", minFreeBytes>>20))
+}
+
+func netfilterProblems(h Host) []Problem {
+	if h.HasNFT || h.HasIPTables {
+		return nil
+	}
+	return warning("neither nft nor iptables can be used: the addresses of Services will not answer",
+		"install nftables (it needs a kernel with nf_tables and nat)")
 }
 
 func cgroupProblems(h Host) []Problem {

@@ -13,7 +13,7 @@ import (
 )
 
 func whole() hostos.Host {
-	return hostos.Host{
+	return hostos.Host{HasNFT: true,
 		Root: true, CapSysAdmin: true, CapNetAdmin: true, CapSysResource: true, CgroupVersion: 2, CgroupWritable: true,
 		Overlay: true, DataDir: "/data", FreeBytes: 1 << 30, KernelLog: true,
 	}

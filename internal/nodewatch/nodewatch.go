@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,14 +41,18 @@ func Until(ctx context.Context, c clientset.Interface, name string, want func(*v
 	return e.Object.(*v1.Node), nil
 }
 
-// Ready reports whether n is Ready.
-func Ready(n *v1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == v1.NodeReady {
-			return c.Status == v1.ConditionTrue
+// ReadySince is whether a Node is Ready and its kubelet has said so at or after start: what an earlier run has left does
+// not count.
+func ReadySince(start time.Time) func(*v1.Node) bool {
+	start = start.Truncate(time.Second) // the API's times have no fractions
+	return func(n *v1.Node) bool {
+		for _, c := range n.Status.Conditions {
+			if c.Type == v1.NodeReady {
+				return c.Status == v1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(start)
+			}
 		}
+		return false
 	}
-	return false
 }
 
 // PodCIDRs blocks until the named Node has been given its ranges of pod addresses, and returns them.

@@ -97,7 +97,7 @@ func args(c Config) []string {
 		"enable-aggregator-routing=true",
 		"enable-bootstrap-token-auth=true",
 		"endpoint-reconciler-type=master-count", // the default renews a lease in the store every 10 s
-		"etcd-compaction-interval=0", // the datastore compacts by itself
+		"etcd-compaction-interval=0",            // the datastore compacts by itself
 		"etcd-count-metric-poll-period=0",
 		"etcd-servers=http://in-process:2379", // never dialled: see EgressLookup in New
 		"kubelet-certificate-authority=" + c.Files.ServerCA,
