@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -72,7 +74,9 @@ func New(cfg Config, log *slog.Logger) (*Kubelet, error) {
 		return nil, err
 	}
 	require(s, cfg)
-	if err := upstream.Parse(flags(s), argFlag, nil, args); err != nil {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.AddFlags(fs)
+	if err := upstream.Parse(fs, argFlag, nil, args); err != nil {
 		return nil, err
 	}
 	if err := options.ValidateKubeletServer(s); err != nil {
@@ -177,6 +181,9 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("make the kubelet's heartbeat client: %w", err)
 	}
 	deps.KubeClient, deps.EventClient = client, client.CoreV1()
+	if err := announceStart(ctx, client, k.cfg.NodeName); err != nil && !apierrors.IsNotFound(err) {
+		k.log.Debug("start not announced", "error", err) // the Node becomes Ready later, that is all
+	}
 	done := make(chan error, 1)
 	go func() { done <- app.Run(ctx, k.server, deps, utilfeature.DefaultFeatureGate) }()
 	go func() {
