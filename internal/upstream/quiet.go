@@ -35,8 +35,11 @@ type quiet struct {
 // hush is until when, in Unix nanoseconds, upstream's complaints are kept for debugging.
 var hush atomic.Int64
 
-// Started says that all components are ready: complaints from settling later on are real.
-func Started() { hush.Store(time.Now().Add(settling).UnixNano()) }
+// Started says that all components are ready: complaints from a while later on are real.
+func Started() { Settle(settling) }
+
+// Settle keeps complaints for debugging for d from now.
+func Settle(d time.Duration) { hush.Store(time.Now().Add(d).UnixNano()) }
 
 // Stopping says that components end, in whatever order, and find each other gone.
 func Stopping() { hush.Store(math.MaxInt64) }

@@ -17,6 +17,7 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+	_ "k8s.io/kubernetes/pkg/features" // registers the gates that ourGates names
 )
 
 // Config is what the process-wide state is made from.
