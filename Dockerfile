@@ -1,6 +1,6 @@
 # Builds clusterd as scripts/build does, and packs it with the host tools that upstream's kube-proxy calls.
 #   docker build -t clusterd .
-#   docker run --privileged --cgroupns=host -v clusterd:/var/lib/clusterd clusterd server
+#   docker run --init --privileged --cgroupns=host -v clusterd:/var/lib/clusterd clusterd server
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY . .

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ const graceful = time.Second
 // in the context that containerd was started with.
 type host struct {
 	registries *registries.File
+	log        *slog.Logger
 	failed     chan error    // gets the first reason why containerd gave up
 	imported   chan struct{} // closed when no more archives are being imported
 
@@ -41,8 +43,8 @@ type imageStatus interface {
 	ImageStatus(context.Context, *criapi.ImageStatusRequest) (*criapi.ImageStatusResponse, error)
 }
 
-func newHost(file *registries.File) *host {
-	return &host{registries: file, failed: make(chan error, 1), imported: make(chan struct{})}
+func newHost(file *registries.File, log *slog.Logger) *host {
+	return &host{registries: file, log: log, failed: make(chan error, 1), imported: make(chan struct{})}
 }
 
 type hostKey struct{}

@@ -95,7 +95,7 @@ func TestLogs(t *testing.T) {
 			previous := log.L
 			defer func() { log.L = previous }()
 			var out bytes.Buffer
-			r := &Runtime{host: newHost(nil), log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))}
+			r := &Runtime{host: newHost(nil, slog.New(slog.DiscardHandler)), log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))}
 			r.takeLogs().open(row.debug)
 			row.log(log.L)
 			if got := strings.TrimSpace(out.String()); got != row.want {
@@ -115,7 +115,7 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 func TestFatalEndsTheRuntimeAndNotTheProcess(t *testing.T) {
 	previous := log.L
 	defer func() { log.L = previous }()
-	r := &Runtime{host: newHost(nil), log: slog.New(slog.DiscardHandler)}
+	r := &Runtime{host: newHost(nil, slog.New(slog.DiscardHandler)), log: slog.New(slog.DiscardHandler)}
 	r.takeLogs()
 	why, returned, ended := errors.New("why"), false, make(chan struct{})
 	go func() {

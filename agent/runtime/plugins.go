@@ -85,7 +85,8 @@ func initAPI(ic *plugin.InitContext) (any, error) {
 	if h.images, ok = cri.(imageStatus); !ok {
 		return nil, errors.New("CRI has no image service")
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(h.intercept),
+	unary, stream := survive(h.log)
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary, h.intercept), grpc.StreamInterceptor(stream),
 		grpc.MaxRecvMsgSize(defaults.DefaultMaxRecvMsgSize), grpc.MaxSendMsgSize(defaults.DefaultMaxSendMsgSize))
 	for _, p := range ic.Plugins().GetAll() {
 		if err := register(server, p); err != nil {

@@ -81,7 +81,7 @@ func New(c Config, log *slog.Logger) (*Runtime, error) {
 		return nil, err
 	}
 	file := registries.NewFile(c.RegistriesFile, log)
-	return &Runtime{cfg: c, log: log, registries: file, host: newHost(file)}, nil
+	return &Runtime{cfg: c, log: log, registries: file, host: newHost(file, log)}, nil
 }
 
 // shimName is the file name under which containerd looks for the shim.

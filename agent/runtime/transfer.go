@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -66,8 +67,19 @@ func (t *transferrer) Transfer(ctx context.Context, src, dst any, opts ...transf
 	if err != nil {
 		return err
 	}
-	return t.inner.Transfer(ctx, source, dst, opts...)
+	if err := t.inner.Transfer(ctx, source, dst, opts...); err != nil {
+		return opaque{err}
+	}
+	return nil
 }
+
+// opaque is an error that can be compared but not unwrapped. Encoding the error of a pull, containerd (errdefs/pkg 0.3.0)
+// follows Unwrap to where it gives nil, as that of net.DNSError does, and panics when the error is not the first of several.
+type opaque struct{ cause error }
+
+func (o opaque) Error() string        { return o.cause.Error() }
+func (o opaque) Is(target error) bool { return errors.Is(o.cause, target) }
+func (o opaque) As(target any) bool   { return errors.As(o.cause, target) }
 
 // pullAuth returns the credentials that came with a CRI pull, unless they say
 // that they are for another registry than the image's.

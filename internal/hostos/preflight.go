@@ -43,8 +43,12 @@ func (p Problem) String() string {
 	return p.Message + ": " + p.Remedy
 }
 
-// Preflight says what stands in the way of needs on the host, fatal problems and warnings, all at once.
+// Preflight says what stands in the way of needs on the host, fatal problems and warnings, all at once. What another user
+// than root finds says nothing about what root would, so that is the only problem then.
 func Preflight(h Host, needs Needs) []Problem {
+	if !h.Root {
+		return fatal("not running as root", "start it as root, for example with sudo")
+	}
 	var found []Problem
 	found = append(found, privilegeProblems(h, needs.Node)...)
 	found = append(found, diskProblems(h)...)
@@ -75,9 +79,6 @@ func warning(message, remedy string) []Problem {
 }
 
 func privilegeProblems(h Host, node bool) []Problem {
-	if !h.Root {
-		return fatal("not running as root", "start it as root, for example with sudo")
-	}
 	if !node {
 		return nil
 	}

@@ -27,7 +27,7 @@ func TestPreflight(t *testing.T) {
 		want  []string // fatal ones begin with !
 	}{
 		{"nothing", func(*hostos.Host) {}, hostos.Needs{Node: true}, nil},
-		{"no root", func(h *hostos.Host) { h.Root = false }, hostos.Needs{Node: true},
+		{"no root", func(h *hostos.Host) { h.Root, h.Overlay, h.CgroupVersion = false, false, 1 }, hostos.Needs{Node: true},
 			[]string{"!not running as root: start it as root, for example with sudo"}},
 		{"unprivileged container", func(h *hostos.Host) { h.CapSysAdmin, h.CapNetAdmin = false, false }, hostos.Needs{Node: true},
 			[]string{"!missing capabilities CAP_SYS_ADMIN, CAP_NET_ADMIN: give them to the container or service (a container has to be privileged)"}},
