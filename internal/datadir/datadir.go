@@ -138,9 +138,6 @@ func (d Dir) PodNetNS() string {
 // Images is where the user puts image archives that are imported at start.
 func (d Dir) Images() string { return d.agent("images") }
 
-// RegistryHosts is containerd's hosts directory, made from the Registries file.
-func (d Dir) RegistryHosts() string { return d.agent("registry-hosts") }
-
 // CNIConf holds the one network configuration that containerd reads.
 func (d Dir) CNIConf() string { return d.agent("cni") }
 

@@ -54,7 +54,6 @@ func TestDefaultPaths(t *testing.T) {
 		"ContainerdSocket": "/run/clusterd/containerd/containerd.sock",
 		"PodNetNS":         "/run/clusterd/containerd/io.containerd.grpc.v1.cri/netns",
 		"Images":           "/var/lib/clusterd/agent/images",
-		"RegistryHosts":    "/var/lib/clusterd/agent/registry-hosts",
 		"CNIConf":          "/var/lib/clusterd/agent/cni",
 		"CNISocket":        "/run/clusterd/cni.sock",
 		"NetworkState":     "/var/lib/clusterd/agent/network",
@@ -136,7 +135,7 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 	for _, dir := range []string{
-		d.ServerTLS(), d.AgentTLS(), d.Credentials(), d.Manifests(), d.PodManifests(), d.RegistryHosts(), d.KubeletCerts(),
+		d.ServerTLS(), d.AgentTLS(), d.Credentials(), d.Manifests(), d.PodManifests(), d.KubeletCerts(),
 		filepath.Dir(d.DB()), filepath.Dir(d.ServerToken()),
 	} {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {

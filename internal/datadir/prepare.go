@@ -34,11 +34,11 @@ func (d Dir) open() []string {
 }
 
 // secret lists the directories with secrets, parents first. Manifests may
-// contain Secrets and registry hosts contain credentials.
+// contain Secrets.
 func (d Dir) secret() []string {
 	return []string{
 		d.server(), d.ServerTLS(), filepath.Dir(d.DB()), d.Manifests(), d.Credentials(),
-		d.AgentTLS(), d.KubeletCerts(), d.PodManifests(), d.RegistryHosts(),
+		d.AgentTLS(), d.KubeletCerts(), d.PodManifests(),
 	}
 }
 
