@@ -107,6 +107,7 @@ var noise = []string{
 	"cleanup warnings",                  // the same
 	"failed sending message on channel", // to a shim that has ended
 	"failed to get task metrics",        // of a container that has just ended
+	"cgroups: epoll wait",               // a shim watched the memory of a container that has ended
 }
 
 func isNoise(e *logrus.Entry) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,10 +81,13 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.next.WithAttrs(a), q.said} }
 func (q quiet) WithGroup(n string) slog.Handler      { return quiet{q.next.WithGroup(n), q.said} }
 
-// lately reports whether a line with the message and error of r has been let through within repeatAfter, and if not
-// remembers that it is now.
+// particular is what tells apart lines that say the same of different objects: identifiers and numbers.
+var particular = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+
+// lately reports whether a line with the message and error of r, but for identifiers, has been let through within
+// repeatAfter, and if not remembers that it is now.
 func (s *said) lately(r slog.Record) bool {
-	key := r.Message + attr(r, "err")
+	key := particular.ReplaceAllString(r.Message+" "+attr(r, "err"), "#")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t, ok := s.at[key]; ok && r.Time.Sub(t) < repeatAfter {
@@ -124,9 +128,13 @@ var expectedLines = []string{
 	// A controller's cache is a moment behind its own write; it tries again.
 	"is not as new as written version",
 	"the object has been modified; please apply your changes to the latest version and try again",
-	// A client went away in the middle of a request.
+	// A client went away in the middle of a request, an exec or a port-forward.
+	"Error on socket receive",
 	"Timeout or abort while handling",
 	"Post-timeout activity",
+	// A container or its cgroup went away between being listed and being looked at.
+	"ContainerStatus from runtime service failed",
+	"failed to read memory cgroup",
 	// The directory of static pods is empty.
 	"The manifest file is empty, ignoring.",
 }

@@ -70,8 +70,10 @@ func TestSetup(t *testing.T) {
 	klog.ErrorS(errors.New("broken"), "complaint")
 	klog.ErrorS(errors.New("broken"), "complaint")
 	klog.ErrorS(errors.New("broken otherwise"), "complaint")
-	if s := lines(); strings.Count(s, "level=WARN") != 2 || strings.Contains(s, "information") {
-		t.Errorf("want two warnings, got: %s", s)
+	klog.ErrorS(errors.New("pod 6eb7ad55-0401-4fd4-8f0e-e8a3fbbcb4e1 attempt 1"), "complaint of one")
+	klog.ErrorS(errors.New("pod 0a1b2c3d-0401-4fd4-8f0e-e8a3fbbcb4e1 attempt 2"), "complaint of one")
+	if s := lines(); strings.Count(s, "level=WARN") != 3 || strings.Contains(s, "information") {
+		t.Errorf("want three warnings, got: %s", s)
 	}
 	klog.ErrorS(errors.New("sync failed: read version: 1 is not as new as written version: 2"), "Unhandled Error")
 	if s := lines(); s != "" {
