@@ -51,36 +51,33 @@ const registries = `mirrors:
     rewrite: {"^team/(.*)": "copies/$1"}
 `
 
-// testRegistries pulls from a mirror that is configured only after a pull without it has failed.
+// testRegistries pulls from a mirror that is configured while the server runs, after a pull without it has failed. Each
+// pull is of a pod of its own, since the kubelet waits longer and longer before it tries again.
 func (s *suite) testRegistries(t *testing.T) {
 	registry := image.NewRegistry(variant(t, "any/copies/thing:1"))
 	serve(t, s.Node.Network(), "127.0.0.1:18099", registry)
+	pull := func(pod, ref string, outcome func(*corev1.Pod) string) {
+		t.Helper()
+		s.create(t, imagePod(pod, "registry.example/"+ref, corev1.PullAlways))
+		s.pod(t, pod, outcome)
+	}
 	// Names in .example cannot be resolved, so nothing is asked of anybody.
-	s.create(t, imagePod("pulled", "registry.example/team/thing:1", corev1.PullAlways))
-	s.pod(t, "pulled", func(p *corev1.Pod) string {
-		for _, c := range p.Status.ContainerStatuses {
-			if w := c.State.Waiting; w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff") {
-				return ""
-			}
-		}
-		return "has not failed to pull"
-	})
+	pull("pull-unknown", "team/thing:1", pullFails)
 	put(t, s.Cluster, datadir.Registries, []byte(registries))
-	s.pod(t, "pulled", isReady)
+	pull("pull-mirrored", "team/thing:1", isReady)
 	if len(registry.Served()) == 0 {
 		t.Error("the pod runs, but not by the mirror")
 	}
-	s.runs(t, imagePod("pulled-again", "registry.example/team/thing:1", corev1.PullAlways))
-	pauses := imagePod("pulled-missing", "registry.example/team/other:1", corev1.PullAlways)
-	s.create(t, pauses)
-	s.pod(t, pauses.Name, func(p *corev1.Pod) string {
-		for _, c := range p.Status.ContainerStatuses {
-			if w := c.State.Waiting; w != nil && w.Reason == "ErrImagePull" {
-				return ""
-			}
+	pull("pull-missing", "team/other:1", pullFails)
+}
+
+func pullFails(p *corev1.Pod) string {
+	for _, c := range p.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff") {
+			return ""
 		}
-		return "has not failed to pull"
-	})
+	}
+	return "has not failed to pull"
 }
 
 // status fetches an https URL of the node without any credentials.

@@ -48,7 +48,7 @@ func (s *suite) testKubectl(t *testing.T) {
 	})
 	t.Run("Proxy", func(t *testing.T) {
 		url := "http://" + s.announces(t, "proxy", "--port=0") + "/api/v1/namespaces/default/pods/talk"
-		s.answers(t, url, `"name": "talk"`)
+		s.answers(t, url, `"name":"talk"`)
 	})
 	t.Run("Version", func(t *testing.T) {
 		wants(t, s.kubectl(t, "version"), "Client Version: v1.37.2+clusterd.", "Server Version: v1.37.2+clusterd.")

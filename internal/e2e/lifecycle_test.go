@@ -229,6 +229,6 @@ func (s *suite) leaks(ctx context.Context) string {
 
 // addresses counts the records of the node's address management: one file an interface, named SANDBOX@INTERFACE.
 func (s *suite) addresses() (int, error) {
-	found, err := filepath.Glob(filepath.Join(s.Node.Path(dirs.NetworkState()), "*@*"))
+	found, err := filepath.Glob(filepath.Join(s.Node.Path(dirs.NetworkState()), "pods", "*@*"))
 	return len(found), err
 }

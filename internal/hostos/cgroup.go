@@ -7,10 +7,11 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// The controllers without which the kubelet or runc refuses to work.
+// The controllers without which the kubelet or runc refuses to work. Version 2 does without cpuset, which only a static CPU
+// policy uses.
 var (
 	neededV1 = []string{"cpu", "cpuacct", "cpuset", "devices", "freezer", "memory"}
-	neededV2 = []string{"cpu", "cpuset", "memory", "pids"}
+	neededV2 = []string{"cpu", "memory", "pids"}
 )
 
 // mount is a line of /proc/self/mounts.
