@@ -7,7 +7,7 @@ COPY . .
 RUN scripts/build /out/clusterd
 
 FROM debian:bookworm-slim
-RUN apt-get update && apt-get install -y --no-install-recommends nftables iptables && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates nftables iptables && rm -rf /var/lib/apt/lists/*
 COPY --from=build /out/clusterd /usr/local/bin/clusterd
 VOLUME /var/lib/clusterd
 ENTRYPOINT ["/usr/local/bin/clusterd"]

@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/clusterd/clusterd/agent"
@@ -25,8 +28,13 @@ import (
 	"github.com/clusterd/clusterd/server"
 )
 
-// stopTimeout bounds the stop of each component; two of them in a row fit into the 10 seconds that a stop may take.
-const stopTimeout = 4 * time.Second
+const (
+	// stopTimeout bounds the stop of each component.
+	stopTimeout = 4 * time.Second
+	// stopDeadline bounds the stop of all: what has not ended by then is left to the end of the process. Nothing is lost by
+	// that; a kill is not worse.
+	stopDeadline = 9500 * time.Millisecond
+)
 
 // runServer runs a control plane, and on it a node, until ctx ends. Everything that can be wrong with the configuration or
 // the host is found before anything is changed.
@@ -50,23 +58,32 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := check(hostos.Preflight(host, needs), log); err != nil {
 		return err
 	}
-	if err := dir.Prepare(); err != nil {
-		return err
-	}
 	release, err := dir.Lock()
 	if err != nil {
 		return err
 	}
 	defer release() //nolint:errcheck // the process ends
-	if err := check(hostos.Ports(listeners(cfg)), log); err != nil {
+	if err := check(hostos.Ports(listeners(cfg, host)), log); err != nil {
+		return err
+	}
+	if err := dir.Prepare(); err != nil {
 		return err
 	}
 	if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, upstream.Stopping)
+	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
 	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: report(cfg, log), StopTimeout: stopTimeout, Log: log})
+}
+
+// stopInTime ends the process if its orderly stop takes too long.
+func stopInTime(log *slog.Logger) {
+	upstream.Stopping()
+	time.AfterFunc(stopDeadline, func() {
+		log.Error("stop took too long", "limit", stopDeadline)
+		exitNow(1)
+	})
 }
 
 // garbagePercent is how far the heap may grow over what is live before it is collected. Half of Go's default halves what the
@@ -85,12 +102,8 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	if err := setUpstream(cfg, host, log); err != nil {
 		return nil, err
 	}
-	if len(cfg.NodeIPs) == 0 {
-		a, err := hostos.NodeAddress()
-		if err != nil {
-			return nil, fmt.Errorf("find this machine's address: %w; give one with --node-ip", err)
-		}
-		cfg.NodeIPs = []netip.Addr{a}
+	if err := findAddresses(cfg); err != nil {
+		return nil, err
 	}
 	transport := &inproc.Transport{}
 	certs := pki.Dir(dir.ServerTLS())
@@ -108,7 +121,7 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	node, err := agent.New(agentConfig(*cfg, host, srv, certs), agent.Deps{
 		Dir: dir, Host: host, Bundle: payload, API: transport.Config, Log: log,
 		PublishDNS: func(ctx context.Context, addrs []netip.Addr, port int) error {
-			return dns.PublishEndpoints(ctx, transport.Config(server.Admin(), "clusterd/dns"), cfg.NodeName, addrs, port)
+			return dns.PublishEndpoints(ctx, transport.Config(inproc.ServiceAccount("coredns"), "clusterd/dns"), cfg.NodeName, addrs, port)
 		},
 	})
 	if err != nil {
@@ -124,6 +137,35 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	return lifecycle.Sequence("clusterd",
 		lifecycle.Parallel("base", srv.API(), lifecycle.Sequence("runtime", unpack, node.Runtime())),
 		lifecycle.Parallel("cluster", append(srv.Loops(), node.Loops()...)...)), nil
+}
+
+// findAddresses fills in the node's addresses, one of each family that the pods have, unless the user has given them.
+func findAddresses(cfg *server.Config) error {
+	if len(cfg.NodeIPs) > 0 {
+		return nil
+	}
+	found, err := hostos.NodeAddresses()
+	if err != nil {
+		return fmt.Errorf("find this machine's address: %w; give one with --node-ip", err)
+	}
+	for _, c := range cfg.ClusterCIDRs {
+		for _, a := range found {
+			if a.Is4() == c.Addr().Is4() {
+				cfg.NodeIPs = append(cfg.NodeIPs, a)
+			}
+		}
+	}
+	if len(cfg.NodeIPs) == 0 {
+		return fmt.Errorf("this machine has no address of the family of --cluster-cidr: give one with --node-ip")
+	}
+	for _, a := range cfg.NodeIPs {
+		for _, c := range slices.Concat(cfg.ClusterCIDRs, cfg.ServiceCIDRs) {
+			if c.Contains(a) {
+				return fmt.Errorf("this machine's address %s is inside %s, which belongs to the cluster: choose other networks with --cluster-cidr and --service-cidr, or another address with --node-ip", a, c)
+			}
+		}
+	}
+	return nil
 }
 
 // setUpstream takes what is process-wide out of the pass-through arguments and sets it.
@@ -164,6 +206,7 @@ func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs 
 		ServiceCIDRs:  cfg.ServiceCIDRs,
 		ClusterDNS:    cfg.ClusterDNS,
 		ClusterDomain: cfg.ClusterDomain,
+		DNS:           !slices.Contains(cfg.Disable, "dns"),
 		ResolvConf:    cfg.ResolvConf,
 		ManifestPath:  cfg.PodManifestPath,
 		ManifestURL:   cfg.PodManifestURL,
@@ -193,18 +236,43 @@ func proxyMode(cfg server.Config, host hostos.Host) string {
 }
 
 // listeners are the ports that the components open.
-func listeners(cfg server.Config) []hostos.Listener {
-	at := func(a netip.Addr, port int, use, flag string) hostos.Listener {
-		return hostos.Listener{Address: netip.AddrPortFrom(a, uint16(port)), Use: use, Flag: flag}
+func listeners(cfg server.Config, host hostos.Host) []hostos.Listener {
+	l := []hostos.Listener{{Address: netip.AddrPortFrom(cfg.BindAddress, uint16(cfg.HTTPSListenPort)), Use: "the API server", Flag: "--https-listen-port"}}
+	if cfg.DisableAgent {
+		return l
 	}
-	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	l := []hostos.Listener{at(cfg.BindAddress, cfg.HTTPSListenPort, "the API server", "--https-listen-port")}
-	if !cfg.DisableAgent {
-		l = append(l, at(netip.IPv4Unspecified(), 10250, "the kubelet", "--kubelet-arg=port=PORT"),
-			at(local, 10249, "kube-proxy's metrics", "--kube-proxy-arg=metrics-bind-address=ADDRESS:PORT"),
-			at(local, 10256, "kube-proxy's health", "--kube-proxy-arg=healthz-bind-address=ADDRESS:PORT"))
+	l = append(l, kubeletListener(cfg.KubeletArgs))
+	if proxyMode(cfg, host) != "" {
+		l = append(l, proxyListener(cfg.ProxyArgs, "metrics-bind-address", "127.0.0.1:10249", "kube-proxy's metrics"),
+			proxyListener(cfg.ProxyArgs, "healthz-bind-address", "127.0.0.1:10256", "kube-proxy's health"))
 	}
 	return l
+}
+
+func kubeletListener(args []string) hostos.Listener {
+	port, err := strconv.ParseUint(argument(args, "port", "10250"), 10, 16)
+	if err != nil {
+		port = 10250 // the kubelet's own check says what is wrong
+	}
+	return hostos.Listener{Address: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), Use: "the kubelet", Flag: "--kubelet-arg=port=PORT"}
+}
+
+func proxyListener(args []string, flag, standard, use string) hostos.Listener {
+	at, err := netip.ParseAddrPort(argument(args, flag, standard))
+	if err != nil {
+		at = netip.MustParseAddrPort(standard)
+	}
+	return hostos.Listener{Address: at, Use: use, Flag: "--kube-proxy-arg=" + flag + "=ADDRESS:PORT"}
+}
+
+// argument is the value of a component's flag in the user's key=value arguments; the last one counts.
+func argument(args []string, flag, standard string) string {
+	for _, a := range args {
+		if key, value, _ := strings.Cut(a, "="); key == flag {
+			standard = value
+		}
+	}
+	return standard
 }
 
 // check logs what the host lacks and returns what makes a start impossible, as one error with a line for each.

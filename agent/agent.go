@@ -30,7 +30,7 @@ import (
 )
 
 // Bridge is the network interface that the node's pods are attached to.
-const Bridge = "clusterd0"
+const Bridge = network.DefaultBridge
 
 // Config is what a node was told.
 type Config struct {
@@ -42,6 +42,7 @@ type Config struct {
 	ServiceCIDRs  []netip.Prefix
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
+	DNS           bool   // run the cluster\'s DNS server; without it somebody else answers at ClusterDNS
 	ResolvConf    string // empty: the host's
 	ManifestPath  string // empty: the directory in the data directory
 	ManifestURL   string
@@ -114,10 +115,14 @@ func New(cfg Config, d Deps) (*Agent, error) {
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	names, err := dns.New(a.dnsConfig(net), d.Log)
-	p.Add(err)
+	pods := []lifecycle.Component{net}
+	if cfg.DNS {
+		names, err := dns.New(a.dnsConfig(net), d.Log)
+		p.Add(err)
+		pods = append(pods, names)
+	}
 	// The network first: see its Run.
-	a.loops = append([]lifecycle.Component{lifecycle.Sequence("network", net, names)}, a.loops...)
+	a.loops = append([]lifecycle.Component{lifecycle.Sequence("network", pods...)}, a.loops...)
 	return a, p.Err()
 }
 
@@ -226,6 +231,7 @@ func (a *Agent) dnsConfig(net *network.Network) dns.Config {
 			r, err := hostos.Upstreams(a.cfg.ResolvConf)
 			return r.Servers, err
 		},
+		ResolvConf: hostos.ResolvConfs(a.cfg.ResolvConf),
 		RESTConfig: a.d.API(inproc.ServiceAccount("coredns"), "coredns"),
 		Publish:    a.d.PublishDNS,
 	}

@@ -3,8 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -18,10 +21,6 @@ import (
 
 // The names of the certificates, which are also those of their files in the data directory.
 const (
-	clientCA        = "client-ca"
-	serverCA        = "server-ca"
-	requestHeaderCA = "request-header-ca"
-
 	servingAPI     = "serving-kube-apiserver"
 	servingKubelet = "serving-kubelet"
 	clientAdmin    = "client-admin"
@@ -97,16 +96,16 @@ func (c *certificates) clients() []pki.Leaf {
 		return pki.Leaf{Name: name, CA: ca, CommonName: cn, Organizations: orgs, Client: true}
 	}
 	return []pki.Leaf{
-		client(clientAdmin, clientCA, "system:admin", user.SystemPrivilegedGroup),
-		client(clientKubelet, clientCA, "system:apiserver-kubelet-client", user.SystemPrivilegedGroup),
-		client(clientServices, clientCA, user.KubeProxy),
-		client(clientProxy, requestHeaderCA, "system:auth-proxy"),
+		client(clientAdmin, pki.ClientCA, "system:admin", user.SystemPrivilegedGroup),
+		client(clientKubelet, pki.ClientCA, "system:apiserver-kubelet-client", user.SystemPrivilegedGroup),
+		client(clientServices, pki.ClientCA, user.KubeProxy),
+		client(clientProxy, pki.RequestHeaderCA, "system:auth-proxy"),
 	}
 }
 
 func (c *certificates) servingAPI(ips []net.IP) pki.Leaf {
 	domain := c.cfg.ClusterDomain
-	l := pki.Leaf{Name: servingAPI, CA: serverCA, CommonName: "kube-apiserver", Server: true, IPs: ips,
+	l := pki.Leaf{Name: servingAPI, CA: pki.ServerCA, CommonName: "kube-apiserver", Server: true, IPs: ips,
 		DNS: []string{"localhost", c.cfg.NodeName, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}}
 	for _, p := range c.cfg.ServiceCIDRs { // the Service kubernetes has the first address of each range
 		l.IPs = append(l.IPs, p.Masked().Addr().Next().AsSlice())
@@ -122,19 +121,22 @@ func (c *certificates) servingAPI(ips []net.IP) pki.Leaf {
 }
 
 func (c *certificates) servingKubelet(ips []net.IP) pki.Leaf {
-	return pki.Leaf{Name: servingKubelet, CA: serverCA, CommonName: "system:node:" + c.cfg.NodeName,
+	return pki.Leaf{Name: servingKubelet, CA: pki.ServerCA, CommonName: "system:node:" + c.cfg.NodeName,
 		Organizations: []string{user.NodesGroup}, DNS: []string{c.cfg.NodeName, "localhost"}, IPs: ips, Server: true}
 }
 
 // writeKubeconfig writes the administrator's kubeconfig; it does nothing when that is up to date.
 func (c *certificates) writeKubeconfig() error {
-	ca, _, err := c.d.PKI.Read(serverCA)
+	ca, _, err := c.d.PKI.Read(pki.ServerCA)
 	if err != nil {
 		return err
 	}
 	cert, key, err := c.d.PKI.Read(clientAdmin)
 	if err != nil {
 		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(c.cfg.WriteKubeconfig), 0o755); err != nil {
+		return fmt.Errorf("make the kubeconfig's directory: %w", err)
 	}
 	return kubeconfig.Write(c.cfg.WriteKubeconfig, c.cfg.WriteKubeconfigMode, kubeconfig.Config{
 		Server: LocalURL(c.cfg), CA: ca, Cert: cert, Key: key})
@@ -156,9 +158,9 @@ func LocalURL(cfg Config) string {
 func files(p pki.Dir) apiserver.Files {
 	f := apiserver.Files{ServiceAccountKey: p.ServiceKey()}
 	f.Cert, f.Key = p.Path(servingAPI)
-	f.ClientCA, _ = p.Path(clientCA)
-	f.ServerCA, _ = p.Path(serverCA)
-	f.RequestHeaderCA, _ = p.Path(requestHeaderCA)
+	f.ClientCA, _ = p.Path(pki.ClientCA)
+	f.ServerCA, _ = p.Path(pki.ServerCA)
+	f.RequestHeaderCA, _ = p.Path(pki.RequestHeaderCA)
 	f.ProxyCert, f.ProxyKey = p.Path(clientProxy)
 	f.KubeletCert, f.KubeletKey = p.Path(clientKubelet)
 	return f
@@ -174,8 +176,8 @@ type NodeFiles struct {
 // LocalNodeFiles are the paths of the local node's certificates, which the server issues and renews.
 func LocalNodeFiles(p pki.Dir) NodeFiles {
 	var f NodeFiles
-	f.ClientCA, _ = p.Path(clientCA)
-	f.ServerCA, _ = p.Path(serverCA)
+	f.ClientCA, _ = p.Path(pki.ClientCA)
+	f.ServerCA, _ = p.Path(pki.ServerCA)
 	f.ServingCert, f.ServingKey = p.Path(servingKubelet)
 	f.ProxyCert, f.ProxyKey = p.Path(clientServices)
 	return f

@@ -6,14 +6,15 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/manifests"
 )
 
 // Defaults that other commands and the documentation need.
 const (
-	DefaultConfigFile = "/etc/clusterd/config.yaml"
-	DefaultKubeconfig = "/etc/clusterd/kubeconfig.yaml"
-	DefaultDataDir    = "/var/lib/clusterd"
+	DefaultConfigFile = datadir.ConfigFile
+	DefaultKubeconfig = datadir.Kubeconfig
+	DefaultDataDir    = datadir.DefaultRoot
 )
 
 // The headings under which the flags are listed.

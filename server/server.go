@@ -107,8 +107,8 @@ func advertise(cfg Config, d Deps) netip.Addr {
 }
 
 func controllersConfig(cfg Config, d Deps) controllers.Config {
-	clientCA, clientKey := d.PKI.Path(clientCA)
-	serverCA, serverKey := d.PKI.Path(serverCA)
+	clientCA, clientKey := d.PKI.Path(pki.ClientCA)
+	serverCA, serverKey := d.PKI.Path(pki.ServerCA)
 	return controllers.Config{
 		ClusterCIDRs:      cfg.ClusterCIDRs,
 		ServiceCIDRs:      cfg.ServiceCIDRs,

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/clusterd/clusterd/internal/upstream"
 )
 
 // The limits of upstream's service and node address allocators, in bits of the prefix: {IPv4, IPv6}.
@@ -94,7 +96,7 @@ func (r reader) checkDNS(cfg Config) {
 		switch {
 		case len(cfg.ServiceCIDRs) == 0:
 		case i < 0:
-			r.problem("cluster-dns", "%s is not inside the service-cidr %s", a, join(cfg.ServiceCIDRs))
+			r.problem("cluster-dns", "%s is not inside the service-cidr %s", a, upstream.Join(cfg.ServiceCIDRs))
 		case a == cfg.ServiceCIDRs[i].Addr() || a == cfg.ServiceCIDRs[i].Addr().Next():
 			r.problem("cluster-dns", "%s is reserved: the first addresses of a service-cidr are its own and the API server's", a)
 		}
@@ -102,14 +104,6 @@ func (r reader) checkDNS(cfg Config) {
 	if tooMany(cfg.ClusterDNS, func(a netip.Addr) netip.Addr { return a }) {
 		r.problem("cluster-dns", "takes one address, or one IPv4 and one IPv6 address")
 	}
-}
-
-func join(cidrs []netip.Prefix) string {
-	var all []string
-	for _, c := range cidrs {
-		all = append(all, c.String())
-	}
-	return strings.Join(all, ",")
 }
 
 // checkNodeIPs: a node inside a network of the cluster would lose its way to it.

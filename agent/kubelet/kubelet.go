@@ -119,7 +119,7 @@ func prefer(c *kubeletconfig.KubeletConfiguration) {
 func require(s *options.KubeletServer, cfg Config) {
 	s.KubeConfig = "in-process" // not empty: not standalone; the clients are given
 	s.HostnameOverride = cfg.NodeName
-	s.NodeIP = join(cfg.NodeIPs)
+	s.NodeIP = upstream.Join(cfg.NodeIPs)
 	for k, v := range cfg.Labels {
 		s.NodeLabels[k] = v
 	}
@@ -145,14 +145,6 @@ func require(s *options.KubeletServer, cfg Config) {
 	}
 	c.ResolverConfig = cfg.ResolvConf
 	c.FailCgroupV1 = false
-}
-
-func join(a []netip.Addr) string {
-	var s []string
-	for _, x := range a {
-		s = append(s, x.String())
-	}
-	return strings.Join(s, ",")
 }
 
 // Name is the component's name.

@@ -7,6 +7,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -22,7 +23,7 @@ import (
 // Config is what the proxy is made from. All fields are required unless marked optional.
 type Config struct {
 	NodeName     string
-	Mode         string // nftables, iptables or ipvs
+	Mode         string // nftables or iptables
 	ClusterCIDRs []netip.Prefix
 	Server       string   // the API server's URL
 	CA           string   // PEM file: signs the API server's certificate
@@ -35,10 +36,9 @@ const argFlag = "kube-proxy-arg"
 
 // Proxy is the component.
 type Proxy struct {
-	cfg   Config
-	opts  *app.Options
-	flags *pflag.FlagSet
-	log   *slog.Logger
+	cfg  Config
+	opts *app.Options
+	log  *slog.Logger
 }
 
 // New makes a proxy. It does no I/O; its error names every mistake in Args.
@@ -46,16 +46,38 @@ func New(cfg Config, log *slog.Logger) (*Proxy, error) {
 	o := app.NewOptions()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.AddFlags(fs)
+	if err := refuse(cfg.Args); err != nil {
+		return nil, err
+	}
 	if err := upstream.Parse(fs, argFlag, args(cfg), cfg.Args); err != nil {
 		return nil, err
 	}
-	return &Proxy{cfg: cfg, opts: o, flags: fs, log: log}, nil
+	if err := o.Complete(fs); err != nil {
+		return nil, fmt.Errorf("--%s: %w", argFlag, err)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("--%s: %w", argFlag, err)
+	}
+	return &Proxy{cfg: cfg, opts: o, log: log}, nil
+}
+
+// refuse names the flags that make kube-proxy something else than this node's: a configuration file takes the place of all
+// flags, and the others end it.
+func refuse(args []string) error {
+	var errs []error
+	for _, a := range args {
+		switch key, _, _ := strings.Cut(strings.TrimPrefix(a, "--"), "="); key {
+		case "config", "cleanup", "init-only", "write-config-to":
+			errs = append(errs, fmt.Errorf("--%s %s: cannot be used here; set kube-proxy's other flags one by one", argFlag, a))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // args are the flags that make kube-proxy ours. The connection tracking limits of the host are left as they are.
 func args(c Config) []string {
 	return []string{
-		"cluster-cidr=" + join(c.ClusterCIDRs),
+		"cluster-cidr=" + upstream.Join(c.ClusterCIDRs),
 		"conntrack-max-per-core=0",
 		"conntrack-tcp-timeout-close-wait=0s",
 		"conntrack-tcp-timeout-established=0s",
@@ -65,14 +87,6 @@ func args(c Config) []string {
 		"metrics-bind-address=127.0.0.1:10249",
 		"proxy-mode=" + c.Mode,
 	}
-}
-
-func join(p []netip.Prefix) string {
-	var s []string
-	for _, x := range p {
-		s = append(s, x.String())
-	}
-	return strings.Join(s, ",")
 }
 
 // kubeconfig names the certificate files instead of holding them: client-go reads a file again when it has been renewed.
@@ -100,17 +114,14 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	if err := atomicfile.Write(p.cfg.Kubeconfig, 0o600, kubeconfig(p.cfg)); err != nil {
 		return fmt.Errorf("write kube-proxy's kubeconfig: %w", err)
 	}
-	if err := p.opts.Complete(p.flags); err != nil {
-		return fmt.Errorf("complete kube-proxy's options: %w", err)
-	}
-	if err := p.opts.Validate(); err != nil {
-		return fmt.Errorf("--%s: %w", argFlag, err)
-	}
 	done := make(chan error, 1)
 	go func() { done <- p.opts.Run(ctx) }()
 	ready()
 	select {
 	case err := <-done:
+		if err == nil {
+			err = errors.New("it ended")
+		}
 		return fmt.Errorf("run kube-proxy: %w", err)
 	case <-ctx.Done():
 		return nil

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // stopTimeout is what a user may have to wait for a stop.
@@ -138,7 +137,6 @@ func (s *suite) testKillAmongPods(t *testing.T) {
 	for i := range count {
 		pod := newPod(fmt.Sprintf("many-%d", i), container("c", "sleep", "infinity"))
 		pod.Labels = map[string]string{"app": "many"}
-		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
 		if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

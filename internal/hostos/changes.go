@@ -39,12 +39,12 @@ func LocalAddresses(without ...string) ([]net.IP, error) {
 // settle is how long addresses have to stay as they are before a change is told: DHCP takes one away before it gives the next.
 const settle = time.Second
 
-// AddressChanges tells when addresses of the host have changed, until ctx ends, when the
-// channel is closed. It costs nothing while they do not.
+// AddressChanges tells when addresses of the host have changed, until ctx ends, when the channel is closed. It costs nothing
+// while they do not.
 func AddressChanges(ctx context.Context) (<-chan struct{}, error) {
-	updates := make(chan netlink.AddrUpdate, 16)
-	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
-		return nil, fmt.Errorf("subscribe to address changes: %w", err)
+	updates, err := subscribe(ctx)
+	if err != nil {
+		return nil, err
 	}
 	told := make(chan struct{}, 1)
 	go func() {
@@ -55,8 +55,10 @@ func AddressChanges(ctx context.Context) (<-chan struct{}, error) {
 			case <-ctx.Done():
 				return
 			case _, open := <-updates:
-				if !open {
-					return
+				if !open { // the kernel had more news than the socket holds
+					if updates, err = subscribe(ctx); err != nil {
+						return
+					}
 				}
 				quiet = time.After(settle)
 			case <-quiet:
@@ -69,4 +71,12 @@ func AddressChanges(ctx context.Context) (<-chan struct{}, error) {
 		}
 	}()
 	return told, nil
+}
+
+func subscribe(ctx context.Context) (chan netlink.AddrUpdate, error) {
+	updates := make(chan netlink.AddrUpdate, 16)
+	if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
+		return nil, fmt.Errorf("subscribe to address changes: %w", err)
+	}
+	return updates, nil
 }

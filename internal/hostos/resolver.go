@@ -31,6 +31,18 @@ type Resolver struct {
 // file is an error only when it was named.
 func Upstreams(resolvConf string) (Resolver, error) { return thisHost().upstreams(resolvConf) }
 
+// ResolvConfs are the files that Upstreams looks at, for those who want to know of their changes.
+func ResolvConfs(resolvConf string) []string {
+	if resolvConf != "" {
+		return []string{resolvConf}
+	}
+	files := []string{"/" + etcResolvConf}
+	for _, f := range realResolvConfs {
+		files = append(files, "/"+f)
+	}
+	return files
+}
+
 func (s system) upstreams(resolvConf string) (Resolver, error) {
 	if resolvConf != "" {
 		return readResolver(resolvConf)

@@ -84,11 +84,17 @@ type identified struct {
 func (i identified) RoundTrip(r *http.Request) (*http.Response, error) {
 	h := i.t.handler.Load()
 	if h == nil {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
 		return nil, ErrNotServing
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), identityKey{}, i.u))
-	stop := context.AfterFunc(r.Context(), cancel)
 	w := newResponse(r, cancel)
+	stop := context.AfterFunc(r.Context(), func() { // the reader sees why before the handler can make it look like an end
+		w.body.abort(r.Context().Err())
+		cancel()
+	})
 	go func() {
 		defer stop()
 		defer cancel()
@@ -96,11 +102,13 @@ func (i identified) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case <-w.started:
-		return w.result(), nil
 	case <-r.Context().Done():
-		w.body.abort(r.Context().Err())
-		return nil, r.Context().Err()
 	}
+	if err := r.Context().Err(); err != nil {
+		_ = w.body.Close()
+		return nil, err
+	}
+	return w.result(), nil
 }
 
 // incoming is r as a server would have read it from a connection.

@@ -104,6 +104,22 @@ func TestStreamAndCancel(t *testing.T) {
 	await(t, ended)
 }
 
+func TestCancelInTheMiddleIsNoEnd(t *testing.T) {
+	c := client(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "half of a")
+		<-r.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	res, err := c.Do(request(ctx, t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if b, err := io.ReadAll(res.Body); !errors.Is(err, context.Canceled) {
+		t.Fatalf("read %q, error %v", b, err)
+	}
+}
+
 func TestCancelBeforeHeaders(t *testing.T) {
 	ended := make(chan struct{})
 	c := client(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); close(ended) })

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
@@ -85,6 +86,23 @@ func set(fs *pflag.FlagSet, arg string) error {
 		value = f.NoOptDefVal
 	}
 	return fs.Set(key, value)
+}
+
+// Join is how upstream's flags take lists of addresses and prefixes.
+func Join[T fmt.Stringer](all []T) string {
+	s := make([]string, len(all))
+	for i, x := range all {
+		s[i] = x.String()
+	}
+	return strings.Join(s, ",")
+}
+
+// DropManagedFields is an informers' transform: it drops what nothing reads from cached objects.
+func DropManagedFields(o any) (any, error) {
+	if a, err := meta.Accessor(o); err == nil && a.GetManagedFields() != nil {
+		a.SetManagedFields(nil)
+	}
+	return o, nil
 }
 
 // Merge puts named flag sets into one.

@@ -14,12 +14,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/server/flagz"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
@@ -54,7 +54,6 @@ type Files struct {
 	ProxyCert, ProxyKey     string // the aggregation layer's client certificate
 	KubeletCert, KubeletKey string // the client certificate for kubelets
 	ServiceAccountKey       string // signs service account tokens
-	ServiceAccountPublic    string // optional: verifies them; default the signing key
 }
 
 // endpointInterval is how often the endpoint of the Service kubernetes is looked at. One server writes it once; this only
@@ -71,10 +70,15 @@ type Server struct {
 	log  *slog.Logger
 }
 
-// New makes an API server. It does no I/O; its error names every mistake in Args.
+// New makes an API server. It does no I/O; its error names the mistakes in Args that show without the certificates.
 func New(cfg Config, log *slog.Logger) (*Server, error) {
 	s := options.NewServerRunOptions()
-	if err := upstream.Parse(upstream.Merge(s.Flags()), argFlag, args(cfg), cfg.Args); err != nil {
+	sets := s.Flags()
+	s.Flagz = flagz.NamedFlagSetsReader{FlagSets: sets}
+	if err := upstream.Parse(upstream.Merge(sets), argFlag, args(cfg), cfg.Args); err != nil {
+		return nil, err
+	}
+	if err := validate(s); err != nil {
 		return nil, err
 	}
 	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
@@ -83,6 +87,18 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	// A client's watch would hold the end up for a minute; with this it is told to try again, and goes.
 	s.GenericServerRunOptions.ShutdownSendRetryAfter = true
 	return &Server{cfg: cfg, opts: s, log: log}, nil
+}
+
+// validate checks what can be checked before the certificates exist; the rest is checked in Run.
+func validate(s *options.ServerRunOptions) error {
+	var errs []error
+	for _, part := range [][]error{s.Admission.Validate(), s.Features.Validate(), s.Authorization.Validate(), s.Audit.Validate(), s.Etcd.Validate(), s.Metrics.Validate()} {
+		errs = append(errs, part...)
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("--%s: %w", argFlag, utilerrors.NewAggregate(errs))
+	}
+	return nil
 }
 
 // args are the flags that make kube-apiserver ours.
@@ -116,20 +132,12 @@ func args(c Config) []string {
 		"service-account-issuer=https://kubernetes.default.svc." + c.ClusterDomain,
 		"service-account-key-file=" + c.Files.ServiceAccountKey,
 		"service-account-signing-key-file=" + c.Files.ServiceAccountKey,
-		"service-cluster-ip-range=" + joinPrefixes(c.ServiceCIDRs),
+		"service-cluster-ip-range=" + upstream.Join(c.ServiceCIDRs),
 		"service-node-port-range=" + c.NodePorts,
 		"shutdown-delay-duration=0s",
 		"tls-cert-file=" + c.Files.Cert,
 		"tls-private-key-file=" + c.Files.Key,
 	}
-}
-
-func joinPrefixes(p []netip.Prefix) string {
-	var s []string
-	for _, x := range p {
-		s = append(s, x.String())
-	}
-	return strings.Join(s, ",")
 }
 
 // Name is the component's name.

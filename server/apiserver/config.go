@@ -4,15 +4,18 @@ import (
 	"fmt"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
@@ -28,10 +31,12 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 
 	"github.com/clusterd/clusterd/internal/inproc"
+	"github.com/clusterd/clusterd/internal/upstream"
 )
 
-// newConfig is upstream's app.NewConfig, with one difference: the server's own informers read through the process instead of
-// a TLS connection to itself.
+// newConfig is upstream's app.NewConfig. It differs in that the server's own informers read through the process instead of a
+// TLS connection to itself, have no periodic resync and no name in metrics, and in that the store is not reached through an
+// egress selector.
 func (s *Server) newConfig(o options.CompletedOptions) (*app.Config, error) {
 	generic, factory, storage, err := s.generic(o)
 	if err != nil {
@@ -57,13 +62,14 @@ func (s *Server) newConfig(o options.CompletedOptions) (*app.Config, error) {
 // generic follows upstream's BuildGenericConfig; the order of the steps is upstream's and matters.
 func (s *Server) generic(o options.CompletedOptions) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 	resources := controlplane.DefaultAPIResourceConfigSource()
-	g := genericapiserver.NewConfig(legacyscheme.Codecs)
+	g := genericapiserver.NewConfig(codecs())
+	g.Flagz = o.Flagz
 	g.MergedResourceConfig = resources
 	client, err := clientset.NewForConfig(s.cfg.Transport.Config(inproc.User("system:apiserver", "system:masters"), "kube-apiserver"))
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("make the API server's client: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(upstream.DropManagedFields))
 	steps := []step{
 		{"server", func() error { return o.GenericServerRunOptions.ApplyTo(g) }},
 		{"serving", func() error { return s.applyServing(o, g) }},
@@ -90,6 +96,14 @@ func (s *Server) generic(o options.CompletedOptions) (*genericapiserver.Config, 
 	}
 	g.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	return g, factory, storage, run(steps)
+}
+
+// codecs are those of the API, with CBOR when its gate is on.
+func codecs() serializer.CodecFactory {
+	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.CBORServingAndStorage) {
+		return serializer.NewCodecFactory(legacyscheme.Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	return legacyscheme.Codecs
 }
 
 type step struct {
@@ -156,12 +170,4 @@ func authorize(o options.CompletedOptions, g *genericapiserver.Config, f informe
 		g.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	}
 	return nil
-}
-
-// trim drops what no plugin reads from cached objects.
-func trim(o any) (any, error) {
-	if a, err := meta.Accessor(o); err == nil && a.GetManagedFields() != nil {
-		a.SetManagedFields(nil)
-	}
-	return o, nil
 }

@@ -11,12 +11,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -64,7 +62,6 @@ type Controllers struct {
 	kcm   kcmconfig.Config
 	log   *slog.Logger
 	built chan struct{}
-	once  sync.Once
 }
 
 // New makes the controllers' component. It does no I/O; its error names every mistake in Args.
@@ -93,7 +90,7 @@ func New(cfg Config, log *slog.Logger) (*Controllers, error) {
 func args(c Config) []string {
 	return []string{
 		"allocate-node-cidrs=true",
-		"cluster-cidr=" + joinPrefixes(c.ClusterCIDRs),
+		"cluster-cidr=" + upstream.Join(c.ClusterCIDRs),
 		"cluster-signing-kube-apiserver-client-cert-file=" + c.SigningCert,
 		"cluster-signing-kube-apiserver-client-key-file=" + c.SigningKey,
 		"cluster-signing-kubelet-client-cert-file=" + c.SigningCert,
@@ -108,17 +105,9 @@ func args(c Config) []string {
 		"root-ca-file=" + c.RootCA,
 		"secure-port=0",
 		"service-account-private-key-file=" + c.ServiceAccountKey,
-		"service-cluster-ip-range=" + joinPrefixes(c.ServiceCIDRs),
+		"service-cluster-ip-range=" + upstream.Join(c.ServiceCIDRs),
 		"use-service-account-credentials=true",
 	}
-}
-
-func joinPrefixes(p []netip.Prefix) string {
-	var s []string
-	for _, x := range p {
-		s = append(s, x.String())
-	}
-	return strings.Join(s, ",")
 }
 
 // Name is the component's name.
@@ -129,7 +118,8 @@ func (c *Controllers) Built() <-chan struct{} { return c.built }
 
 // Run runs the controllers until ctx ends. It is ready when their caches' sources are started.
 func (c *Controllers) Run(ctx context.Context, ready func()) error {
-	defer c.once.Do(func() { close(c.built) })
+	built := sync.OnceFunc(func() { close(c.built) })
+	defer built()
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
 	root := builder{c.cfg.Transport, asManager}
@@ -149,7 +139,7 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	c.once.Do(func() { close(c.built) })
+	built()
 	cc.InformerFactory.Start(ctx.Done())
 	cc.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(cc.InformersStarted)
@@ -199,8 +189,8 @@ func (c *Controllers) context(ctx context.Context, root builder) (app.Controller
 		return app.ControllerContext{}, fmt.Errorf("make the metadata client: %w", err)
 	}
 	resync := app.ResyncPeriod(c.kcm.Complete())
-	typed := informers.NewSharedInformerFactoryWithOptions(shared, resync(), informers.WithTransform(trim))
-	objects := metadatainformer.NewSharedInformerFactoryWithOptions(meta, resync(), metadatainformer.WithTransform(trim))
+	typed := informers.NewSharedInformerFactoryWithOptions(shared, resync(), informers.WithTransform(upstream.DropManagedFields))
+	objects := metadatainformer.NewSharedInformerFactoryWithOptions(meta, resync(), metadatainformer.WithTransform(upstream.DropManagedFields))
 	cc := app.ControllerContext{
 		ClientBuilder:                   builder{c.cfg.Transport, inproc.ServiceAccount},
 		InformerFactory:                 typed,
@@ -236,12 +226,4 @@ func graph(ctx context.Context, cc app.ControllerContext, meta metadata.Interfac
 		ignored[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = struct{}{}
 	}
 	return garbagecollector.NewDependencyGraphBuilder(ctx, meta, cc.RESTMapper, ignored, cc.ObjectOrMetadataInformerFactory, cc.InformersStarted)
-}
-
-// trim drops what no controller reads from cached objects.
-func trim(o any) (any, error) {
-	if a, err := meta.Accessor(o); err == nil && a.GetManagedFields() != nil {
-		a.SetManagedFields(nil)
-	}
-	return o, nil
 }

@@ -63,8 +63,14 @@ func load(ctx context.Context, objects dynamic.Interface) (*inventory, error) {
 		return nil, fmt.Errorf("read inventory: %w", err)
 	}
 	i.saved, _, _ = unstructured.NestedString(o.Object, "data", inventoryKey)
+	if i.saved == "" { // somebody has emptied it
+		return i, nil
+	}
 	if err := json.Unmarshal([]byte(i.saved), i); err != nil {
 		return nil, fmt.Errorf("read inventory in ConfigMap %s/%s: %w", inventoryNamespace, inventoryName, err)
+	}
+	if i.Files == nil {
+		i.Files = map[string][]ref{}
 	}
 	return i, nil
 }

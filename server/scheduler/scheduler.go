@@ -6,9 +6,11 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/dynamic"
@@ -49,6 +51,9 @@ func New(cfg Config, log *slog.Logger) (*Scheduler, error) {
 	if err := upstream.Parse(upstream.Merge(*o.Flags), argFlag, nil, cfg.Args); err != nil {
 		return nil, err
 	}
+	if err := refuse(cfg); err != nil {
+		return nil, err
+	}
 	if cfg.ConfigFile == "" {
 		cfg.ConfigFile = o.ConfigFile
 	}
@@ -60,6 +65,20 @@ func New(cfg Config, log *slog.Logger) (*Scheduler, error) {
 		return nil, fmt.Errorf("--kube-scheduler-config %s: %w", cfg.ConfigFile, err)
 	}
 	return &Scheduler{cfg: cfg, component: c, unschedulable: o.Deprecated.PodMaxInUnschedulablePodsDuration, log: log}, nil
+}
+
+// refuse names the flags that would be without effect: what they set is in the configuration file, or is not there at all.
+func refuse(cfg Config) error {
+	var errs []error
+	for _, a := range cfg.Args {
+		switch key, _, _ := strings.Cut(strings.TrimPrefix(a, "--"), "="); {
+		case key == "config" && cfg.ConfigFile != "":
+			errs = append(errs, fmt.Errorf("--%s %s: the configuration is given by --kube-scheduler-config already", argFlag, a))
+		case key != "config" && key != "pod-max-in-unschedulable-pods-duration":
+			errs = append(errs, fmt.Errorf("--%s %s: has no effect here; set it in the file of --kube-scheduler-config if it is there", argFlag, a))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // load reads the configuration from path, or makes the default one when path is empty.

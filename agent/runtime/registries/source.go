@@ -102,7 +102,12 @@ func (s *Source) add(ref string, endpoint Endpoint, host Host, fallback bool) er
 		client.Transport = docker.NewHTTPFallback(client.Transport)
 	}
 	authorizer := docker.NewDockerAuthorizer(docker.WithAuthClient(client),
-		docker.WithAuthCreds(func(string) (string, string, error) { return host.Auth.credentials() }))
+		docker.WithAuthCreds(func(asks string) (string, string, error) {
+			if asks != endpoint.Host { // where a redirect has led to
+				return "", "", nil
+			}
+			return host.Auth.credentials()
+		}))
 	place := docker.RegistryHost{
 		Client: client, Authorizer: authorizer, Scheme: endpoint.Scheme, Host: endpoint.Host, Path: endpoint.Path,
 		Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
