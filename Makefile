@@ -1,6 +1,6 @@
 # make run is the way to a cluster; see README.md.
 .DEFAULT_GOAL := build
-.PHONY: run build test unit e2e vet lint bench clean
+.PHONY: run build test unit e2e guest vet lint bench clean
 
 run: build ## from a bare Debian with Go to a cluster in the foreground
 	scripts/packages run
@@ -12,7 +12,7 @@ build: ## bin/clusterd, with everything in it
 test: ## everything: build, vet, lint, unit and end-to-end tests
 	scripts/test all
 
-unit e2e vet lint: ## one part of make test
+unit e2e guest vet lint: ## one part of the tests; guest is not in make test
 	scripts/test $@
 
 bench: ## the figures beside the baseline's

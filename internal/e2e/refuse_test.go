@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,10 +34,9 @@ func refused(t *testing.T, c *cluster.Cluster, status int, before []string, args
 // wants checks that the text has each of the words.
 func wants(t *testing.T, text string, words ...string) {
 	t.Helper()
-	for _, w := range words {
-		if !strings.Contains(text, w) {
-			t.Errorf("%q is not in:\n%s", w, text)
-		}
+	missing := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.Contains(text, w) })
+	if len(missing) > 0 {
+		t.Errorf("%q is not in:\n%s", missing, text)
 	}
 }
 
