@@ -73,6 +73,7 @@ func TestCluster(t *testing.T) {
 	t.Run("NetworkNamespaces", s.testNetworkNamespaces)
 	t.Run("SecondInstance", s.testSecondInstance)
 	t.Run("Restart", s.testRestart)
+	t.Run("Renewal", s.testRenewal)
 	t.Run("Kill", s.testKill)
 	t.Run("KillAmongPods", s.testKillAmongPods)
 }
