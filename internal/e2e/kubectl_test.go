@@ -16,6 +16,7 @@ import (
 // testKubectl uses the connections that do not go by plain requests, and the other commands of the executable.
 func (s *suite) testKubectl(t *testing.T) {
 	c := container("c", "sh", "-c", "echo started; exec tool serve")
+	c.ReadinessProbe = probe(httpProbe("/healthz", 8080))
 	s.runs(t, newPod("talk", c))
 	t.Run("Exec", func(t *testing.T) {
 		if out := s.exec(t, "talk", "sh", "-c", "echo $((6*7))"); out != "42" {

@@ -82,8 +82,9 @@ func (s *suite) testHostPort(t *testing.T) {
 	s.answers(t, "http://"+s.Node.Addr()+":18090/", "host-port")
 }
 
+// probe tells at the first failure, but a slow answer is none.
 func probe(h corev1.ProbeHandler) *corev1.Probe {
-	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 1}
+	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 20}
 }
 
 func execProbe(command ...string) corev1.ProbeHandler {
@@ -158,6 +159,7 @@ func (s *suite) testFailingProbes(t *testing.T) {
 	byGRPC.ReadinessProbe = probe(grpcProbe("down", 9093))
 	dying := container("dying", "tool", "serve", "--http=:8084", "--grpc=:9094")
 	dying.LivenessProbe = probe(httpProbe("/healthz", 8084))
+	dying.ReadinessProbe = dying.LivenessProbe // so that it listens when it is told to fail
 
 	s.create(t, newPod("failing", byExec, byTCP, byHTTP, byGRPC, dying))
 	pod := s.pod(t, "failing", readyContainers("dying"))
