@@ -207,7 +207,7 @@ func TestChangesOfServicesAreSeen(t *testing.T) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not come", what)
 		}

@@ -101,7 +101,7 @@ func (nd *node) start(t testing.TB) (n *network.Network, stop func()) {
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Error("Run does not end")
 		}
 	})
@@ -111,8 +111,8 @@ func (nd *node) start(t testing.TB) (n *network.Network, stop func()) {
 	case err := <-done:
 		done <- err
 		t.Fatalf("Run ended before it was ready: %v", err)
-	case <-time.After(10 * time.Second):
-		t.Fatalf("not ready after 10 s:\n%s", nd.log)
+	case <-time.After(patience):
+		t.Fatalf("not ready after %s:\n%s", patience, nd.log)
 	}
 	return n, stop
 }

@@ -7,8 +7,16 @@ import (
 	"time"
 )
 
-// ping sends an ICMP echo from a namespace and waits for the answer.
+// ping sends ICMP echoes from a namespace until one is answered.
 func ping(ns string, to netip.Addr) error {
+	err := pingOnce(ns, to)
+	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); {
+		err = pingOnce(ns, to)
+	}
+	return err
+}
+
+func pingOnce(ns string, to netip.Addr) error {
 	return inNS(ns, func() error {
 		c, err := net.Dial("ip4:icmp", to.String())
 		if err != nil {

@@ -81,7 +81,7 @@ func TestWatchSeesWritesAndRestartKeepsThem(t *testing.T) {
 		if len(w.Events) != 1 || string(w.Events[0].Kv.Value) != "one" {
 			t.Fatalf("got %v", w)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no event")
 	}
 	if err := stop(); err != nil {

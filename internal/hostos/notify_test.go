@@ -24,7 +24,7 @@ func TestNotify(t *testing.T) {
 			if err := notify(path, "READY=1\nSTATUS=ready"); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			if err := l.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			buf := make([]byte, 64)
@@ -62,7 +62,7 @@ func TestNotifyTakesTheVariable(t *testing.T) {
 		if _, there := os.LookupEnv("NOTIFY_SOCKET"); there {
 			t.Error("NOTIFY_SOCKET is still there")
 		}
-		if err := l.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := l.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := l.Read(make([]byte, 64)); n != len("STATUS=x") || err != nil {

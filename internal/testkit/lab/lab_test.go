@@ -101,7 +101,7 @@ func TestNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		var exit *exec.ExitError
-		if err := p.Wait(5 * time.Second); !errors.As(err, &exit) || exit.ExitCode() != 4 || out.String() != "yes\n" {
+		if err := p.Wait(30 * time.Second); !errors.As(err, &exit) || exit.ExitCode() != 4 || out.String() != "yes\n" {
 			t.Errorf("ended with %v and printed %q; want exit status 4 and yes", err, out.String())
 		}
 	})
