@@ -60,6 +60,9 @@ type Files struct {
 // mends it after somebody has changed it.
 const endpointInterval = time.Minute
 
+// watchGrace bounds how long ending the watches may take at the end.
+const watchGrace = time.Second
+
 // argFlag is the flag of clusterd that Args come from.
 const argFlag = "kube-apiserver-arg"
 
@@ -84,8 +87,10 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
 		return func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Datastore(ctx) }, nil
 	}
-	// A client's watch would hold the end up for a minute; with this it is told to try again, and goes.
+	// A client's watch would hold the end up for a minute, or with the first of these for two seconds. With the second the
+	// watches are ended, so that their connections close at once.
 	s.GenericServerRunOptions.ShutdownSendRetryAfter = true
+	s.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace
 	return &Server{cfg: cfg, opts: s, log: log}, nil
 }
 
