@@ -5,14 +5,11 @@
 //   - A write that was acknowledged is on disk. The database runs in WAL mode
 //     with synchronous=FULL, so every commit waits for the disk, and the process
 //     may be killed at any moment.
-//   - An event reaches every watcher without polling: a write wakes the reader
-//     of the log. The slow poll that remains is only a safety net.
+//   - An event reaches every watcher without polling, from memory.
 //   - There is no socket, no port and no second process. Only Dial reaches it.
 //
-// Why kine: it speaks the subset of etcd that an API server uses, and needs no
-// cluster of its own. Its command line package is not used, because it links
-// every database driver there is; the SQLite driver and the etcd bridge are
-// enough. Built without cgo the driver runs on modernc.org/sqlite.
+// The store itself is package engine. Here it is served in etcd's terms, by way of
+// kine's bridge, which speaks the subset of etcd that an API server uses.
 package datastore
 
 import (
@@ -28,6 +25,8 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/clusterd/clusterd/internal/datastore/engine"
 )
 
 // EtcdVersion is the version the store reports. API servers switch on lists
@@ -85,33 +84,56 @@ func (s *Store) Dial(ctx context.Context) (net.Conn, error) {
 // watcher, and serves until ctx ends. A Store runs once.
 func (s *Store) Run(ctx context.Context, ready func()) error {
 	defer s.pipe.Close()
-	db, err := open(ctx, s.path, s.log)
+	db, err := engine.Open(ctx, engine.Config{Path: s.path, Log: s.log})
 	if err != nil {
 		return err
 	}
-	defer db.close()
-	if err := db.selfTest(ctx); err != nil {
+	defer db.Close()
+	if err := touchHealth(ctx, db); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("self-test of datastore %s: %w", s.path, err)
 	}
-	return s.serve(ctx, db.backend, ready)
+	return s.serve(ctx, db, ready)
 }
 
-// serve answers etcd calls from the pipe until ctx ends. Calls still running
-// then are cut: they were not acknowledged, and whoever made them has stopped.
-func (s *Store) serve(ctx context.Context, b server.Backend, ready func()) error {
-	srv := newServer(b)
-	stop := context.AfterFunc(ctx, srv.Stop)
-	defer stop()
-	ready()
-	err := srv.Serve(s.pipe)
-	if ctx.Err() != nil {
-		srv.Stop()
-		return nil
+// touchHealth writes the health key again: the disk takes writes.
+func touchHealth(ctx context.Context, b server.Backend) error {
+	_, kv, err := b.Get(ctx, server.HealthKey, 0, false)
+	if err != nil {
+		return fmt.Errorf("read health key: %w", err)
 	}
-	return fmt.Errorf("serve datastore: %w", err)
+	if kv == nil {
+		_, err = b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0)
+	} else {
+		_, _, _, err = b.Update(ctx, server.HealthKey, []byte(server.HealthVal), kv.ModRevision, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("write health key: %w", err)
+	}
+	return nil
+}
+
+// serve answers etcd calls from the pipe until ctx ends or nothing can be written
+// any more. Calls still running then are cut: they were not acknowledged, and
+// whoever made them has stopped.
+func (s *Store) serve(ctx context.Context, db *engine.Engine, ready func()) error {
+	srv := newServer(db)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(s.pipe) }()
+	ready()
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-db.Failed():
+	case err = <-served:
+		served <- err
+		err = fmt.Errorf("serve datastore: %w", err)
+	}
+	srv.Stop()
+	<-served
+	return err
 }
 
 // newServer returns the etcd services over b, tuned for many idle connections

@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+// healthKey is there from the first revision on.
+const (
+	healthKey   = server.HealthKey
+	healthValue = server.HealthVal
+)
+
+// defaultCacheBytes bounds the values in memory. API servers keep their own copies, so only the ones just written matter.
+const defaultCacheBytes = 4 << 20
+
+// Config says where the store is and what it may use.
+type Config struct {
+	// Path is the database file, required. It and its folder are made when missing.
+	Path string
+	// CacheBytes bounds the memory for values, 4 MiB when 0.
+	CacheBytes int
+	// Log gets what an operator should know, required.
+	Log *slog.Logger
+}
+
+// Engine is an open store. All methods may be called at the same time.
+type Engine struct {
+	log   *slog.Logger
+	file  *file
+	cache *cache
+
+	mu        sync.RWMutex // guards what follows; publishing to watchers happens below it too
+	index     *index
+	current   int64 // the last revision on disk
+	compacted int64 // reads below it are refused
+	watches   map[*Watch]struct{}
+	closed    bool
+
+	writes  chan *write
+	leases  *leases
+	ending  chan struct{}
+	running sync.WaitGroup
+	failed  chan error
+
+	writer writer // for the goroutine of writeAll alone
+	counts counts
+}
+
+// writer is what the writing goroutine remembers.
+type writer struct {
+	broken    bool      // it is unknown what is on disk, so nothing may follow
+	refused   bool      // the last transaction failed
+	sliceSize int       // revisions that the next slice of compaction removes
+	dirty     bool      // revisions were removed since free pages were last looked at
+	rest      time.Time // no compaction before
+}
+
+var _ server.Backend = (*Engine)(nil)
+
+// Open opens or makes the store and reads its keys. Errors name the file and the remedy. Close must be called in the end.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	if c.CacheBytes == 0 {
+		c.CacheBytes = defaultCacheBytes
+	}
+	f, err := openFile(ctx, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		log: c.Log, file: f, cache: newCache(c.CacheBytes), index: newIndex(), watches: map[*Watch]struct{}{},
+		writes: make(chan *write), ending: make(chan struct{}), failed: make(chan error, 1),
+		writer: writer{sliceSize: minSlice},
+	}
+	e.leases = newLeases()
+	if err := e.load(ctx); err != nil {
+		f.close()
+		return nil, err
+	}
+	e.running.Go(e.writeAll)
+	e.running.Go(e.expireAll)
+	return e, nil
+}
+
+// load reads the index. The scan sees every page of the table, so it finds damage in its structure too.
+func (e *Engine) load(ctx context.Context) error {
+	began := time.Now()
+	compacted, err := e.file.scan(ctx, func(key string, v version) {
+		e.index.add(key, v)
+		e.current = v.revision
+	})
+	if err != nil {
+		return err
+	}
+	e.compacted = compacted
+	e.current = max(e.current, compacted)
+	if e.current == 0 {
+		return fmt.Errorf("datastore %s has no revision at all; put a copy from before in its place", e.file.path)
+	}
+	e.index.ascend("", "", func(n *node) bool {
+		if v := n.latest(); v.lease > 0 {
+			e.leases.add(n.key, v, began)
+		}
+		return true
+	})
+	e.log.Debug("read the datastore's keys", "keys", e.index.keys.Len(), "revision", e.current, "compacted", e.compacted,
+		"garbage", e.index.garbage.len(), "took", time.Since(began))
+	return nil
+}
+
+// Close ends watches and writes that are not yet on disk, and closes the file.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	for w := range e.watches {
+		w.fail(errClosed)
+	}
+	e.mu.Unlock()
+	close(e.ending)
+	e.running.Wait()
+	e.file.close()
+}
+
+// errClosed is for calls after the end.
+var errClosed = errors.New("the datastore is closed")
+
+// Failed tells of an error after which nothing can be written. The store must be closed and opened again.
+func (e *Engine) Failed() <-chan error { return e.failed }
+
+// Start does nothing: an engine works from Open to Close.
+func (e *Engine) Start(context.Context) error { return nil }
+
+// CurrentRevision is the last revision on disk. Its events and all before are queued to their watches.
+func (e *Engine) CurrentRevision(context.Context) (int64, error) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.current, nil
+}
+
+// DbSize is the size of the file in bytes, free pages included.
+func (e *Engine) DbSize(context.Context) (int64, error) {
+	all, _, size, err := e.file.pages()
+	return all * size, err
+}

@@ -1,0 +1,177 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+// take reads n events.
+func take(t *testing.T, w *Watch, n int) []*server.Event {
+	t.Helper()
+	var all []*server.Event
+	late := time.After(patience)
+	for len(all) < n {
+		select {
+		case <-w.Ready():
+		case <-late:
+			t.Fatalf("%d events of %d", len(all), n)
+		}
+		events, revision, err := w.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.KV.ModRevision > revision {
+				t.Fatalf("event of %d with revision %d", e.KV.ModRevision, revision)
+			}
+		}
+		all = append(all, events...)
+	}
+	return all
+}
+
+func subscribe(t *testing.T, e *Engine, key, end string, start int64) *Watch {
+	t.Helper()
+	w, err := e.Subscribe(key, end, start, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+// describe is an event as text: what happened, to which value from which.
+func describe(e *server.Event) string {
+	kind := "update"
+	if e.Create {
+		kind = "create"
+	} else if e.Delete {
+		kind = "delete"
+	}
+	before := "nothing"
+	if e.PrevKV != nil {
+		before = fmt.Sprintf("%s@%d", e.PrevKV.Value, e.PrevKV.ModRevision)
+	}
+	return fmt.Sprintf("%d %s %s %q from %s", e.KV.ModRevision, kind, e.KV.Key, e.KV.Value, before)
+}
+
+// A watch from before sees the same as one that was there all along.
+func TestLiveAndReplayedEventsAreTheSame(t *testing.T) {
+	path := tempPath(t)
+	e := open(t, path)
+	live := subscribe(t, e, "/a/", "/a0", 0)
+	start := put(t, e, "/b/other", "x")
+	for i := range 3 {
+		key := fmt.Sprint("/a/", i)
+		put(t, e, key, "one")
+		put(t, e, "/b/other", fmt.Sprint(i))
+		put(t, e, key, "two")
+		del(t, e, key)
+	}
+	put(t, e, "/a/0", "again")
+	want := []string{}
+	for _, event := range take(t, live, 10) {
+		want = append(want, describe(event))
+	}
+	compare := func(e *Engine) {
+		t.Helper()
+		for i, event := range take(t, subscribe(t, e, "/a/", "/a0", start), 10) {
+			if got := describe(event); got != want[i] {
+				t.Errorf("event %d is %s, want %s", i, got, want[i])
+			}
+		}
+	}
+	compare(e)
+	e.Close()
+	compare(open(t, path))
+}
+
+func TestWatchOneKeyAndFuture(t *testing.T) {
+	e := open(t, tempPath(t))
+	one := subscribe(t, e, "/a", "", 0)
+	future := subscribe(t, e, "", "", 4)
+	put(t, e, "/ab", "x")
+	put(t, e, "/a", "y")
+	last := put(t, e, "/ab", "z")
+	if got := take(t, one, 1); got[0].KV.Key != "/a" {
+		t.Errorf("got %s", describe(got[0]))
+	}
+	if got := take(t, future, 1); got[0].KV.ModRevision != last {
+		t.Errorf("a watch from revision 4 has %s", describe(got[0]))
+	}
+}
+
+// A watch nobody reads must not hold all events in memory, and not lose one.
+func TestSlowWatchReadsTheLog(t *testing.T) {
+	e := open(t, tempPath(t))
+	w := subscribe(t, e, "/", "0", 0)
+	value := string(make([]byte, 100<<10))
+	const writes = 3 * waitingBytes / (100 << 10) / 2
+	for i := range writes {
+		put(t, e, fmt.Sprint("/", i), value)
+		if w.bytes > waitingBytes {
+			t.Fatalf("%d bytes wait", w.bytes)
+		}
+	}
+	if !w.behind {
+		t.Fatal("the watch is not behind: the test tests nothing")
+	}
+	for i, event := range take(t, w, writes) {
+		if event.KV.Key != fmt.Sprint("/", i) || len(event.KV.Value) != len(value) {
+			t.Fatalf("event %d is of %s", i, event.KV.Key)
+		}
+	}
+	put(t, e, "/live", "again")
+	if got := take(t, w, 1); got[0].KV.Key != "/live" || w.behind {
+		t.Errorf("after catching up: %s, behind %v", describe(got[0]), w.behind)
+	}
+}
+
+func TestWatchOfCompactedRevisions(t *testing.T) {
+	e := open(t, tempPath(t))
+	put(t, e, "/a", "x")
+	at := put(t, e, "/a", "y")
+	late := subscribe(t, e, "/a", "", 2)
+	if _, err := e.Compact(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := late.Next(); !errors.Is(err, server.ErrCompacted) {
+		t.Errorf("a watch that had not read yet: %v", err)
+	}
+	if _, err := e.Subscribe("/a", "", at, true); !errors.Is(err, server.ErrCompacted) {
+		t.Errorf("a watch from the compacted revision: %v", err)
+	}
+	if got := e.Watch(t.Context(), at); got.CompactRevision != at {
+		t.Errorf("the bridge is told %d", got.CompactRevision)
+	}
+	w := subscribe(t, e, "/a", "", at+1)
+	put(t, e, "/a", "z")
+	if got := take(t, w, 1); describe(got[0]) != fmt.Sprintf("%d update /a \"z\" from y@%d", at+1, at) {
+		t.Errorf("got %s", describe(got[0]))
+	}
+}
+
+// The channel that the bridge reads says where it begins and how far it has come, also without events.
+func TestBridgeWatch(t *testing.T) {
+	e := open(t, tempPath(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	result := e.Watch(ctx, 0)
+	if first := <-result.Eventc; first.CurrentRev != 1 || len(first.Events) > 0 {
+		t.Fatalf("it begins with %s", first)
+	}
+	revision := put(t, e, "/a", "x")
+	if batch := <-result.Eventc; batch.CurrentRev != revision || len(batch.Events) != 1 {
+		t.Fatalf("got %s", batch)
+	}
+	cancel()
+	for range result.Eventc {
+	}
+	if s, err := e.Stats(); err != nil || s.Watches != 0 {
+		t.Errorf("%d watches are left, %v", s.Watches, err)
+	}
+}
