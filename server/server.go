@@ -1,9 +1,7 @@
 package server
 
 import (
-	"context"
 	"log/slog"
-	"net"
 	"net/netip"
 
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -90,7 +88,7 @@ func apiserverConfig(cfg Config, d Deps, store *datastore.Store) apiserver.Confi
 		ClusterDomain:    cfg.ClusterDomain,
 		Files:            files(d.PKI),
 		Args:             cfg.APIServerArgs,
-		Datastore:        func(ctx context.Context) (net.Conn, error) { return store.Dial(ctx) },
+		Datastore:        store.Client,
 		Transport:        d.Transport,
 	}
 }

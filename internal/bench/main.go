@@ -5,6 +5,8 @@
 // lab node of its own and one after the other, prints their figures side by side with the ratios, and ends with the goals
 // and the exit status 1 if one is missed.
 //
+// `bench store` measures the datastore alone beside stock kine and etcd.
+//
 // Why ratios: a machine's speed, and what else it does at the time, change every figure of both sides alike.
 package main
 
@@ -37,13 +39,24 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench cluster [flags]")
+var errUsage = errors.New("usage: bench cluster|store [flags]")
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "cluster" {
-		fmt.Fprintln(os.Stderr, errUsage)
-		return errUsage
+	if len(args) > 0 {
+		switch args[0] {
+		case "cluster":
+			return clusterCommand(ctx, args[1:])
+		case "store":
+			return storeCommand(ctx, args[1:])
+		case "serve-store":
+			return serveStore(ctx, args[1:])
+		}
 	}
+	fmt.Fprintln(os.Stderr, errUsage)
+	return errUsage
+}
+
+func clusterCommand(ctx context.Context, args []string) error {
 	var p plan
 	flags := flag.NewFlagSet("bench cluster", flag.ContinueOnError)
 	flags.StringVar(&p.clusterd, "clusterd", "bin/clusterd", "the executable to measure; empty for none")
@@ -53,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&p.pods, "pods", 100, "pods of the larger load")
 	flags.DurationVar(&p.settle, "settle", time.Minute, "time to come to rest before a footprint is taken")
 	flags.DurationVar(&p.idle, "idle", time.Minute, "time over which a footprint is taken")
-	if err := flags.Parse(args[1:]); err != nil {
+	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	return p.run(ctx)

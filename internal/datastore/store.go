@@ -20,6 +20,7 @@ import (
 	"math"
 	"net"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -53,9 +54,13 @@ type Config struct {
 
 // Store is the running datastore, a lifecycle component.
 type Store struct {
-	path string
-	log  *slog.Logger
-	pipe *pipe
+	path    string
+	log     *slog.Logger
+	pipe    *pipe
+	watches *watches
+
+	mu sync.Mutex
+	db *engine.Engine // while it is open
 }
 
 // New checks c and returns a store that has not touched the disk yet.
@@ -67,7 +72,7 @@ func New(c Config, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locate datastore %s: %w", c.Path, err)
 	}
-	return &Store{path: path, log: log, pipe: newPipe()}, nil
+	return &Store{path: path, log: log, pipe: newPipe(), watches: newWatches()}, nil
 }
 
 // Name is the component's name in logs and errors.
@@ -83,19 +88,42 @@ func (s *Store) Dial(ctx context.Context) (net.Conn, error) {
 // Run opens the database, calls ready when a write has made it to disk and to a
 // watcher, and serves until ctx ends. A Store runs once.
 func (s *Store) Run(ctx context.Context, ready func()) error {
-	defer s.pipe.Close()
+	return s.RunOn(ctx, s.pipe, ready)
+}
+
+// RunOn is Run on another listener, for measuring the store as a process of its own.
+func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func()) error {
+	defer l.Close()
 	db, err := engine.Open(ctx, engine.Config{Path: s.path, Log: s.log})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	s.open(db)
+	defer s.open(nil)
 	if err := touchHealth(ctx, db); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("self-test of datastore %s: %w", s.path, err)
 	}
-	return s.serve(ctx, db, ready)
+	return s.serve(ctx, db, l, ready)
+}
+
+// open notes the engine that clients use.
+func (s *Store) open(db *engine.Engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db = db
+}
+
+func (s *Store) opened() (*engine.Engine, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.db == nil {
+		return nil, net.ErrClosed
+	}
+	return s.db, nil
 }
 
 // touchHealth writes the health key again: the disk takes writes.
@@ -115,13 +143,16 @@ func touchHealth(ctx context.Context, b server.Backend) error {
 	return nil
 }
 
-// serve answers etcd calls from the pipe until ctx ends or nothing can be written
+// serve answers etcd calls until ctx ends or nothing can be written
 // any more. Calls still running then are cut: they were not acknowledged, and
 // whoever made them has stopped.
-func (s *Store) serve(ctx context.Context, db *engine.Engine, ready func()) error {
+func (s *Store) serve(ctx context.Context, db *engine.Engine, l net.Listener, ready func()) error {
 	srv := newServer(db)
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(s.pipe) }()
+	go func() { served <- srv.Serve(l) }()
+	reporting, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.watches.report(reporting)
 	ready()
 	var err error
 	select {

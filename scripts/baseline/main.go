@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	kcm "k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -48,6 +49,8 @@ func run(role string, args []string) error {
 		return up(ctx, args[0], args[1:])
 	case "kine":
 		return kine(args[0], args[1], args[2])
+	case "etcd":
+		etcdmain.Main(os.Args)
 	case "kube-apiserver":
 		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
 	case "kube-controller-manager":

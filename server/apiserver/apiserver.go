@@ -1,8 +1,8 @@
 // Package apiserver runs the kube-apiserver chain (aggregator, core API, custom resources) in the process.
 //
 // It promises: a component that is ready when /readyz says so; a handler that the other parts of the process reach through
-// an inproc.Transport, each under its own identity, with authorization and admission in force; storage reached through a
-// dial function, without a socket; and no anonymous access other than to the health endpoints unless the user configures
+// an inproc.Transport, each under its own identity, with authorization and admission in force; storage called as a
+// library, without a connection; and no anonymous access other than to the health endpoints unless the user configures
 // anonymous access explicitly.
 package apiserver
 
@@ -11,14 +11,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"time"
 
+	"go.etcd.io/etcd/client/v3/kubernetes"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/flagz"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -39,8 +37,8 @@ type Config struct {
 	Files            Files
 	Args             []string // optional: the user's key=value flags for kube-apiserver
 
-	// Datastore connects to the etcd API that the server stores its objects in.
-	Datastore func(ctx context.Context) (net.Conn, error)
+	// Datastore makes clients of the store that the server keeps its objects in.
+	Datastore func() (*kubernetes.Client, error)
 	// Transport is bound to the server's handler when it can be called.
 	Transport *inproc.Transport
 }
@@ -63,6 +61,9 @@ const endpointInterval = time.Minute
 // watchGrace bounds how long ending the watches may take at the end.
 const watchGrace = time.Second
 
+// datastoreURL stands for the store in this process, and is never dialled: see upstream.Store.
+const datastoreURL = "http://in-process:2379"
+
 // argFlag is the flag of clusterd that Args come from.
 const argFlag = "kube-apiserver-arg"
 
@@ -84,9 +85,7 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	if err := validate(s); err != nil {
 		return nil, err
 	}
-	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
-		return func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Datastore(ctx) }, nil
-	}
+	upstream.Store(datastoreURL, cfg.Datastore)
 	// A client's watch would hold the end up for a minute, or with the first of these for two seconds. With the second the
 	// watches are ended, so that their connections close at once.
 	s.GenericServerRunOptions.ShutdownSendRetryAfter = true
@@ -120,7 +119,7 @@ func args(c Config) []string {
 		"endpoint-reconciler-type=master-count", // the default renews a lease in the store every 10 s
 		"etcd-compaction-interval=0",            // the datastore compacts by itself
 		"etcd-count-metric-poll-period=0",
-		"etcd-servers=http://in-process:2379", // never dialled: see EgressLookup in New
+		"etcd-servers=" + datastoreURL,
 		"kubelet-certificate-authority=" + c.Files.ServerCA,
 		"kubelet-client-certificate=" + c.Files.KubeletCert,
 		"kubelet-client-key=" + c.Files.KubeletKey,

@@ -3,8 +3,10 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 )
@@ -153,5 +155,25 @@ func TestFileShrinks(t *testing.T) {
 	}
 	if wal.Size() > 24<<20 {
 		t.Errorf("the write-ahead log has %d bytes", wal.Size())
+	}
+}
+
+// History goes by itself, with the writes that follow.
+func TestHistoryIsRetainedForATime(t *testing.T) {
+	for retain, goes := range map[time.Duration]bool{time.Hour: false, time.Millisecond: true} {
+		e, err := Open(t.Context(), Config{Path: tempPath(t), Retain: retain, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		put(t, e, "/a", "one")
+		at := put(t, e, "/a", "two")
+		for range 50 {
+			time.Sleep(retain % time.Second)
+			put(t, e, "/a", "later")
+		}
+		if got := e.Revisions().Compacted; got >= at != goes {
+			t.Errorf("retained for %s: after 50 writes, compacted at %d", retain, got)
+		}
 	}
 }

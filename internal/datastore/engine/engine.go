@@ -20,21 +20,28 @@ const (
 // defaultCacheBytes bounds the values in memory. API servers keep their own copies, so only the ones just written matter.
 const defaultCacheBytes = 4 << 20
 
+// defaultRetain is what API servers ask of etcd: a client that was away for less can go on where it was.
+const defaultRetain = 5 * time.Minute
+
 // Config says where the store is and what it may use.
 type Config struct {
 	// Path is the database file, required. It and its folder are made when missing.
 	Path string
 	// CacheBytes bounds the memory for values, 4 MiB when 0.
 	CacheBytes int
+	// Retain is how long at least revisions stay readable after newer ones, 5 minutes when 0. They stay up to twice as long
+	// while something is written, else until something is.
+	Retain time.Duration
 	// Log gets what an operator should know, required.
 	Log *slog.Logger
 }
 
 // Engine is an open store. All methods may be called at the same time.
 type Engine struct {
-	log   *slog.Logger
-	file  *file
-	cache *cache
+	log    *slog.Logger
+	file   *file
+	cache  *cache
+	retain time.Duration
 
 	mu        sync.RWMutex // guards what follows; publishing to watchers happens below it too
 	index     *index
@@ -53,6 +60,12 @@ type Engine struct {
 	counts counts
 }
 
+// mark is a revision that may be compacted when it is as old as revisions are retained.
+type mark struct {
+	revision int64
+	at       time.Time
+}
+
 // writer is what the writing goroutine remembers.
 type writer struct {
 	broken    bool      // it is unknown what is on disk, so nothing may follow
@@ -60,6 +73,7 @@ type writer struct {
 	sliceSize int       // revisions that the next slice of compaction removes
 	dirty     bool      // revisions were removed since free pages were last looked at
 	rest      time.Time // no compaction before
+	mark      mark
 }
 
 var _ server.Backend = (*Engine)(nil)
@@ -69,16 +83,20 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.CacheBytes == 0 {
 		c.CacheBytes = defaultCacheBytes
 	}
+	if c.Retain == 0 {
+		c.Retain = defaultRetain
+	}
 	f, err := openFile(ctx, c.Path)
 	if err != nil {
 		return nil, err
 	}
 	e := &Engine{
-		log: c.Log, file: f, cache: newCache(c.CacheBytes), index: newIndex(), watches: map[*Watch]struct{}{},
+		log: c.Log, file: f, cache: newCache(c.CacheBytes), retain: c.Retain, index: newIndex(), watches: map[*Watch]struct{}{},
 		writes: make(chan *write), ending: make(chan struct{}), failed: make(chan error, 1),
 		writer: writer{sliceSize: minSlice},
 	}
 	e.leases = newLeases()
+	e.writer.mark.at = time.Now()
 	if err := e.load(ctx); err != nil {
 		f.close()
 		return nil, err

@@ -55,3 +55,13 @@ func (e *Engine) Stats() (Stats, error) {
 	}
 	return s, nil
 }
+
+// Revisions are the last revision and the compacted one.
+type Revisions struct{ Current, Compacted int64 }
+
+// Revisions reads both together.
+func (e *Engine) Revisions() Revisions {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return Revisions{e.current, e.compacted}
+}

@@ -148,6 +148,7 @@ func (e *Engine) commit(batch []*write) {
 		}
 		w.outcome = s.decide(w)
 	}
+	s.retain(time.Now())
 	if len(s.rows) > 0 || s.compacted > 0 {
 		began := time.Now()
 		err := e.file.append(s.rows, s.compacted)
@@ -306,4 +307,17 @@ func (s *stage) compact(revision int64) outcome {
 	}
 	s.compacted = revision
 	return outcome{at: s.revision, ok: true}
+}
+
+// retain adds to a transaction that writes anyway the compaction of what was there at the last mark, once that is old
+// enough, and sets the next mark.
+func (s *stage) retain(now time.Time) {
+	m := &s.e.writer.mark
+	if len(s.rows) == 0 || now.Sub(m.at) < s.e.retain {
+		return
+	}
+	if m.revision > max(s.compacted, s.e.compacted) {
+		s.compacted = m.revision
+	}
+	*m = mark{s.e.current, now}
 }

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// load is what an API server does to its store, as far as it matters for speed: guarded creates, updates and deletes of
+// values of one size, point reads, lists of 500, and watches of prefixes open meanwhile.
+type load struct {
+	clients, operations, size, watches int
+}
+
+// phase is one kind of operation.
+type phase struct {
+	name      string
+	perSecond float64
+	p50, p99  time.Duration
+	slowest   time.Duration
+}
+
+// connections is how many connections the clients share, as the resources of an API server do.
+const connections = 8
+
+// prefixes is over how many resources the keys are spread.
+const prefixes = 16
+
+// runner is a load at work on one store.
+type runner struct {
+	load
+	conns     []*clientv3.Client
+	revisions []int64 // of the keys, by number
+	events    atomic.Int64
+	value     string
+}
+
+func storeCommand(ctx context.Context, args []string) error {
+	var l load
+	var baseline string
+	flags := flag.NewFlagSet("bench store", flag.ContinueOnError)
+	flags.StringVar(&baseline, "baseline", "", "the directory made by scripts/baseline/build")
+	flags.IntVar(&l.clients, "clients", 32, "concurrent clients")
+	flags.IntVar(&l.operations, "operations", 10000, "operations of each phase; lists are a fiftieth")
+	flags.IntVar(&l.size, "size", 1024, "bytes of a value")
+	flags.IntVar(&l.watches, "watches", 64, "watches open during the writes")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	return compareStores(ctx, baseline, l)
+}
+
+// measureStore runs every phase against the store at endpoint.
+func (l load) measureStore(ctx context.Context, endpoint string) ([]phase, error) {
+	r := &runner{load: l, revisions: make([]int64, l.operations)}
+	random := make([]byte, l.size/2)
+	_, _ = rand.Read(random)
+	r.value = fmt.Sprintf("%x", random)
+	for range connections {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		r.conns = append(r.conns, c)
+	}
+	return r.run(ctx)
+}
+
+func (r *runner) run(ctx context.Context) ([]phase, error) {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	for w := range r.watches {
+		ch := r.conn(w).Watch(watching, prefix(w), clientv3.WithPrefix(), clientv3.WithPrevKV())
+		go func() {
+			for response := range ch {
+				r.events.Add(int64(len(response.Events)))
+			}
+		}()
+	}
+	var phases []phase
+	for _, p := range []struct {
+		name           string
+		clients, count int
+		do             func(context.Context, int) error
+	}{
+		{"create, 1 client", 1, r.operations / 20, func(ctx context.Context, i int) error { return r.guarded(ctx, fmt.Sprint("single-", i), 0, nil) }},
+		{"create", r.clients, r.operations, r.create},
+		{"update", r.clients, r.operations, r.update},
+		{"get", r.clients, r.operations, r.get},
+		{"list 500", 4, r.operations / 50, r.list},
+		{"delete", r.clients, r.operations, r.remove},
+	} {
+		result, err := measurePhase(ctx, p.name, p.clients, p.count, p.do)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		phases = append(phases, result)
+	}
+	return phases, r.checkEvents(ctx)
+}
+
+// checkEvents waits until the watches have seen every write to their prefixes: 3 each of the first so many prefixes.
+func (r *runner) checkEvents(ctx context.Context) error {
+	want := int64(0)
+	for i := range r.operations {
+		for w := range r.watches {
+			if prefix(w) == prefix(i) {
+				want += 3
+			}
+		}
+	}
+	for range 100 {
+		if r.events.Load() >= want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("the watches have seen %d events of %d", r.events.Load(), want)
+}
+
+// measurePhase spreads count calls over clients.
+func measurePhase(ctx context.Context, name string, clients, count int, do func(context.Context, int) error) (phase, error) {
+	took := make([]time.Duration, count)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	failures := make(chan error, clients)
+	began := time.Now()
+	for range clients {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
+				start := time.Now()
+				if err := do(ctx, i); err != nil {
+					failures <- err
+					return
+				}
+				took[i] = time.Since(start)
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-failures:
+		return phase{}, err
+	default:
+	}
+	perSecond := float64(count) / time.Since(began).Seconds()
+	slices.Sort(took)
+	at := func(q float64) time.Duration { return took[int(q*float64(count-1))] }
+	return phase{name, perSecond, at(0.5), at(0.99), at(1)}, nil
+}
+
+func (r *runner) conn(i int) *clientv3.Client { return r.conns[i%connections] }
+
+func prefix(i int) string { return fmt.Sprintf("/registry/bench%02d/", i%prefixes) }
+
+func key(i int) string { return fmt.Sprintf("%snamespace-%d/name-%d", prefix(i), i%7, i) }
+
+var errConflict = errors.New("the store has another revision than it gave out")
+
+// guarded writes a key if it is at revision, and tells the new one to keep.
+func (r *runner) guarded(ctx context.Context, key string, revision int64, keep *int64) error {
+	response, err := r.conn(len(key)).Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
+		Then(clientv3.OpPut(key, r.value)).Else(clientv3.OpGet(key)).Commit()
+	if err == nil && !response.Succeeded {
+		err = errConflict
+	}
+	if err == nil && keep != nil {
+		*keep = response.Header.Revision
+	}
+	return err
+}
+
+func (r *runner) create(ctx context.Context, i int) error {
+	return r.guarded(ctx, key(i), 0, &r.revisions[i])
+}
+
+func (r *runner) update(ctx context.Context, i int) error {
+	return r.guarded(ctx, key(i), r.revisions[i], &r.revisions[i])
+}
+
+func (r *runner) get(ctx context.Context, i int) error {
+	response, err := r.conn(i).Get(ctx, key(i))
+	if err == nil && (len(response.Kvs) != 1 || response.Kvs[0].ModRevision != r.revisions[i]) {
+		err = errConflict
+	}
+	return err
+}
+
+func (r *runner) list(ctx context.Context, i int) error {
+	response, err := r.conn(i).Get(ctx, prefix(i), clientv3.WithPrefix(), clientv3.WithLimit(500))
+	if err == nil && len(response.Kvs) != min(500, r.operations/prefixes) && len(response.Kvs) != min(500, r.operations/prefixes+1) {
+		err = fmt.Errorf("%d keys", len(response.Kvs))
+	}
+	return err
+}
+
+func (r *runner) remove(ctx context.Context, i int) error {
+	key := key(i)
+	response, err := r.conn(i).Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", r.revisions[i])).
+		Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit()
+	if err == nil && !response.Succeeded {
+		err = errConflict
+	}
+	return err
+}
+
+// reportStores prints the figures of all stores, the first one's as ratios to the others'.
+func reportStores(w io.Writer, names []string, results [][]phase) {
+	fmt.Fprintf(w, "\n%-18s", "")
+	for _, n := range names {
+		fmt.Fprintf(w, " %28s", n)
+	}
+	for _, n := range names[1:] {
+		fmt.Fprintf(w, " %10s", "of "+n)
+	}
+	fmt.Fprintf(w, "\n%-18s", "")
+	for range names {
+		fmt.Fprintf(w, " %8s %9s %9s", "op/s", "p99 ms", "max ms")
+	}
+	fmt.Fprintln(w)
+	for i, p := range results[0] {
+		fmt.Fprintf(w, "%-18s", p.name)
+		for _, r := range results {
+			fmt.Fprintf(w, " %8.0f %9.1f %9.1f", r[i].perSecond, milliseconds(r[i].p99), milliseconds(r[i].slowest))
+		}
+		for _, r := range results[1:] {
+			fmt.Fprintf(w, " %10.2f", p.perSecond/r[i].perSecond)
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
