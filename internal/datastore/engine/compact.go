@@ -91,9 +91,11 @@ func (e *Engine) giveBack() (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if free*size < spareBytes || free < all/4 {
+	if !tooManyFree(all, free, size) {
 		e.writer.dirty = false
 		return false, nil
 	}
 	return true, e.file.shrink(sliceBytes / size)
 }
+
+func tooManyFree(all, free, size int64) bool { return free*size >= spareBytes && free >= all/4 }

@@ -20,7 +20,7 @@ func settled(t *testing.T, e *Engine) Stats {
 		if s, err = e.Stats(); err != nil {
 			t.Fatal(err)
 		}
-		return s.Ripe == 0 && (s.FreeBytes < spareBytes || s.FreeBytes < s.FileBytes/4)
+		return s.Settled
 	})
 	return s
 }

@@ -27,6 +27,7 @@ type Stats struct {
 	Compacted int64 // reads below it are refused
 	Garbage   int   // revisions that are, or will be after the next compaction, without a reader
 	Ripe      int   // those of them that wait for removal now: the lag of compaction
+	Settled   bool  // nothing is ripe, and the file has no more free pages than it should
 	Watches   int
 	FileBytes int64 // size of the file, without its write-ahead log
 	FreeBytes int64 // the part of it that holds nothing
@@ -53,6 +54,7 @@ func (e *Engine) Stats() (Stats, error) {
 	for s.Ripe < s.Garbage && e.index.garbage.peek(s.Ripe).since <= e.compacted {
 		s.Ripe++
 	}
+	s.Settled = s.Ripe == 0 && !tooManyFree(all, free, size)
 	return s, nil
 }
 
