@@ -57,7 +57,8 @@ func serverCommand() *clilib.Command {
 			"Each flag --foo-bar is also the key foo-bar in the configuration file and the variable CLUSTERD_FOO_BAR in the\n" +
 			"environment. The command line wins over the environment, and that over the file. A flag that can be repeated is a\n" +
 			"list in the file and has an entry a line in the environment; entries can also be separated by commas, except those of\n" +
-			"the flags that end in -arg.",
+			"the flags that end in -arg. Other variables that begin with CLUSTERD_ are an error, but for those that Kubernetes sets\n" +
+			"in a container for a Service called clusterd.",
 		Flags:  server.Flags(),
 		Action: serve,
 	}

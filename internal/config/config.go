@@ -4,12 +4,11 @@
 // The command line wins over the environment, the environment over the files, the files over the defaults; each level
 // replaces what the lower ones said, for lists as a whole. Files are the one named by the option config and
 // after it, in the order of their names, those that match *.yaml in the directory beside it called like it with ".d" at
-// the end; a later one wins, unless it adds to a list with the key "foo-bar+". An unknown key is a problem that names
-// the nearest known one. Nothing stops at the first problem: all are collected.
+// the end; a later one wins, unless it adds to a list with the key "foo-bar+". An unknown key or CLUSTERD_ variable is a
+// problem that names the nearest known one. Nothing stops at the first problem: all are collected.
 package config
 
 import (
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,21 +129,6 @@ func (v *Values) readCommandLine(c *cli.Context) {
 		if c.IsSet(name) {
 			v.set[name] = value{items: o.fromContext(c), place: "--" + name}
 		}
-	}
-}
-
-// readEnvironment takes variables that are not empty. The entries of a list stand on a line each.
-func (v *Values) readEnvironment(p *Problems) {
-	for _, name := range v.names() {
-		text := os.Getenv(EnvName(name))
-		if text == "" || v.IsSet(name) {
-			continue
-		}
-		items := []string{text}
-		if v.options[name].kind == list {
-			items = strings.Split(strings.TrimRight(text, "\n"), "\n")
-		}
-		v.accept(name, value{items: items, place: EnvName(name)}, p)
 	}
 }
 

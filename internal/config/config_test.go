@@ -188,6 +188,24 @@ func TestProblems(t *testing.T) {
 				`FILE:6: config: can only be set on the command line or in the environment`,
 				`FILE:7: mode: is already set in line 1`,
 			}},
+		{"unknown variables", "", nil, map[string]string{"CLUSTERD_NODE_NMAE": "a", "CLUSTERD_ARGS": "b=secret", "CLUSTERD": "c", "CLUSTERD_EMPTY": ""}, []string{
+			"CLUSTERD_ARGS: unknown variable, the nearest known one is CLUSTERD_ARG",
+			"CLUSTERD_NODE_NMAE: unknown variable, the nearest known one is CLUSTERD_NODE_NAME",
+		}},
+		{"variables of scripts and tests", "", nil, map[string]string{"CLUSTERD_RELEASE": "0", "CLUSTERD_BIN": "/bin/clusterd", "CLUSTERD_E2E_KEEP": "always", "CLUSTERD_TEST_NODE": "1"}, nil},
+		{"variables of a Service", "", nil, map[string]string{
+			"CLUSTERD_SERVICE_HOST": "10.43.0.7", "CLUSTERD_SERVICE_PORT": "443", "CLUSTERD_SERVICE_PORT_HTTPS": "443", "CLUSTERD_PORT": "tcp://10.43.0.7:443",
+			"CLUSTERD_PORT_443_TCP": "tcp://10.43.0.7:443", "CLUSTERD_PORT_443_TCP_PROTO": "tcp", "CLUSTERD_PORT_443_TCP_PORT": "443", "CLUSTERD_PORT_443_TCP_ADDR": "fd43::7",
+			"CLUSTERD_WEB_SERVICE_HOST": "10.43.0.8", "CLUSTERD_WEB_PORT": "udp://10.43.0.8:53",
+		}, nil},
+		{"no variables of a Service", "", nil, map[string]string{
+			"CLUSTERD_MODE_PORT": "6443", "CLUSTERD_SERVICE_PORT_RANGE": "1-2", "CLUSTERD_SERVICE_HOST": "api.example", "CLUSTERD_PORT_1_TCP_PROTO": "http",
+		}, []string{
+			"CLUSTERD_MODE_PORT: unknown variable, the nearest known one is CLUSTERD_MODE",
+			"CLUSTERD_PORT_1_TCP_PROTO: unknown variable, the nearest known one is CLUSTERD_CIDR",
+			"CLUSTERD_SERVICE_HOST: unknown variable, the nearest known one is CLUSTERD_NODE_NAME",
+			"CLUSTERD_SERVICE_PORT_RANGE: unknown variable, the nearest known one is CLUSTERD_NODE_NAME",
+		}},
 		{"adding to a single value", "mode+: a", nil, nil, []string{`FILE:1: mode: takes one value, so nothing can be added with +`}},
 		{"second file", "", map[string]string{"a.yaml": "foo: 1"}, nil, []string{`FILE.d/a.yaml:1: foo: unknown key, the nearest known one is arg`}},
 		{"no mapping", "- a", nil, nil, []string{"FILE:1: is not a mapping of option names to values"}},

@@ -59,6 +59,14 @@ func TestRefused(t *testing.T) {
 		wants(t, refused(t, c, 2, nil), "/etc/clusterd/config.yaml", "tls-sans", "tls-san", "70000")
 		empty(t, c)
 	})
+	t.Run("UnknownVariable", func(t *testing.T) {
+		out := refused(t, c, 2, []string{"env", "CLUSTERD_NODE_NMAE=a", "CLUSTERD_SERVICE_HOST=10.43.0.7"})
+		wants(t, out, "CLUSTERD_NODE_NMAE", "CLUSTERD_NODE_NAME")
+		if strings.Contains(out, "CLUSTERD_SERVICE_HOST") {
+			t.Errorf("a Service's variable is taken for an option:\n%s", out)
+		}
+		empty(t, c)
+	})
 	t.Run("NotRoot", func(t *testing.T) {
 		wants(t, refused(t, c, 1, []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}), "root")
 		empty(t, c)
