@@ -52,11 +52,12 @@ func newMapper(client discovery.DiscoveryInterface) *mapper {
 	return m
 }
 
-func (m *mapper) mapping(k schema.GroupVersionKind) (*meta.RESTMapping, error) {
-	if found, err := m.static.RESTMapping(k.GroupKind(), k.Version); err == nil {
+// mapping finds k in one of the versions, or in any when none is given.
+func (m *mapper) mapping(k schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if found, err := m.static.RESTMapping(k, versions...); err == nil {
 		return found, nil
 	}
-	return m.asking.RESTMapping(k.GroupKind(), k.Version)
+	return m.asking.RESTMapping(k, versions...)
 }
 
 // forget makes the next unknown kind be asked for again.

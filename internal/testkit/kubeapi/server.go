@@ -75,6 +75,13 @@ func (s *Server) Define(group, version, kind, plural string, namespaced bool) {
 	})
 }
 
+// Undefine makes the API no longer serve a kind. Its objects stay.
+func (s *Server) Undefine(group, kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kinds = slices.DeleteFunc(s.kinds, func(k metav1.APIResource) bool { return k.Group == group && k.Kind == kind })
+}
+
 // Put stores an object, given as anything that marshals to it.
 func (s *Server) Put(path string, object any) {
 	b, err := json.Marshal(object)
