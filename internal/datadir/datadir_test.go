@@ -118,8 +118,10 @@ func TestPrepare(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "deep", "root")
 	d := open(t, root)
 	t.Cleanup(func() { os.RemoveAll(d.RunDir()) })
-	if err := os.MkdirAll(d.ServerTLS(), 0o777); err != nil { // there before, and too open
-		t.Fatal(err)
+	for _, dir := range []string{d.ServerTLS(), d.Manifests()} { // there before, and too open
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for range 2 {
 		if err := d.Prepare(); err != nil {
@@ -141,6 +143,19 @@ func TestPrepare(t *testing.T) {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: not a closed directory (%v)", dir, err)
 		}
+	}
+}
+
+// Whether a missing directory of manifests means that all of them are gone is not Prepare's to decide.
+func TestPrepareDoesNotMakeManifests(t *testing.T) {
+	t.Parallel()
+	d := open(t, t.TempDir())
+	t.Cleanup(func() { os.RemoveAll(d.RunDir()) })
+	if err := d.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(d.Manifests()); !os.IsNotExist(err) {
+		t.Errorf("%s is there: %v", d.Manifests(), err)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 // Prepare makes every directory that Dir names, and takes access by group and
 // others away from those that hold secrets, also when they exist already. The
 // roots stay open to traversal, since containers in user namespaces need it.
+// Manifests is only closed if it is there: what follows from it being missing is
+// for the one who applies them to decide.
 func (d Dir) Prepare() error {
 	for _, dir := range d.open() {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -21,7 +23,10 @@ func (d Dir) Prepare() error {
 			return err
 		}
 	}
-	return nil
+	if _, err := os.Stat(d.Manifests()); err != nil {
+		return nil
+	}
+	return makeSecret(d.Manifests())
 }
 
 // open lists the directories without secrets, parents first.
@@ -33,11 +38,10 @@ func (d Dir) open() []string {
 	}
 }
 
-// secret lists the directories with secrets, parents first. Manifests may
-// contain Secrets.
+// secret lists the directories with secrets, parents first.
 func (d Dir) secret() []string {
 	return []string{
-		d.server(), d.ServerTLS(), filepath.Dir(d.DB()), d.Manifests(), d.Credentials(),
+		d.server(), d.ServerTLS(), filepath.Dir(d.DB()), d.Credentials(),
 		d.AgentTLS(), d.KubeletCerts(), d.PodManifests(),
 	}
 }

@@ -10,6 +10,13 @@
 //     kube-system/clusterd-manifests, which is written before anything else.
 //   - A file that cannot be read or applied never leads to a deletion. It is
 //     tried again, ever more slowly, and named in the log once for each new error.
+//   - The same holds for a directory that cannot be read, and for the user's
+//     directory when it is gone after something was applied from it: what was
+//     applied stays until somebody makes it again. An empty one removes it.
+//   - Nothing that is wrong with the user's files or directories, or with
+//     watching them, keeps the addons from being applied.
+//   - An object is forgotten when it is gone, or when its kind certainly is; not
+//     while the API of its kind only does not answer.
 //   - Order does not matter: a custom resource waits for its definition, and an
 //     object for its namespace.
 //
@@ -44,7 +51,8 @@ type Config struct {
 	RESTConfig *rest.Config
 	// Embedded holds the addons as ADDON/NAME.yaml. Nil is none.
 	Embedded fs.FS
-	// UserDir is the user's directory. It is made when missing; empty is none.
+	// UserDir is the user's directory; empty is none. It is made when missing,
+	// unless something is remembered that was in it.
 	UserDir string
 	// Disabled names addons to leave out, and to remove if they are there.
 	Disabled []string
@@ -59,7 +67,7 @@ type Deployer struct {
 	cluster *cluster
 	memory  *inventory        // nil until it was read from the cluster
 	done    map[string]string // file: digest of what is applied
-	logged  map[string]string // file: error that was logged last
+	logged  map[string]string // file, directory or other cause: error that was logged last
 }
 
 // New checks c. It does no I/O.
@@ -93,15 +101,14 @@ func (d *Deployer) Name() string { return "deploy" }
 // Run calls ready when the addons are applied, and goes on until ctx ends. The
 // user's files do not hold ready up.
 func (d *Deployer) Run(ctx context.Context, ready func()) error {
-	dir, err := watchDir(d.cfg.UserDir)
-	if err != nil {
-		return fmt.Errorf("watch manifests %s: %w", d.cfg.UserDir, err)
-	}
+	dir := newDirWatch(d.cfg.UserDir)
 	defer dir.close()
 	told := false
 	for backoff := newBackoff(); ; {
 		var retry <-chan time.Time
-		if again := d.pass(ctx); again {
+		err := dir.follow()
+		d.report(ctx, watching, err)
+		if again := d.pass(ctx); again || err != nil {
 			retry = time.After(backoff.Step())
 		}
 		if !told && d.addonsDone() {
@@ -119,20 +126,38 @@ func (d *Deployer) Run(ctx context.Context, ready func()) error {
 	}
 }
 
+// The causes of errors that are not about one file or directory.
+const everything, watching = "*", "(watch)"
+
+// messages are what is logged of a failure of something else than a file.
+var messages = map[string]string{
+	everything: "Manifests are not applied, it will be tried again",
+	watching:   "Changes of manifests may be missed, watching them will be tried again",
+}
+
 func newBackoff() wait.Backoff {
 	return wait.Backoff{Duration: firstRetry, Factor: 1.5, Steps: 30, Cap: lastRetry}
 }
 
-// report logs a failure of a file once, and forgets it when err is nil.
+// report logs a failure of a file, or of what messages has, once, and forgets it
+// when err is nil.
 func (d *Deployer) report(ctx context.Context, file string, err error) {
+	message, ok := messages[file]
+	if !ok {
+		message = "Manifest is not applied, it will be tried again"
+	}
+	d.say(ctx, file, message, err)
+}
+
+func (d *Deployer) say(ctx context.Context, what, message string, err error) {
 	if err == nil {
-		delete(d.logged, file)
+		delete(d.logged, what)
 		return
 	}
 	text := oneLine(err)
-	if ctx.Err() != nil || d.logged[file] == text {
+	if ctx.Err() != nil || d.logged[what] == text {
 		return
 	}
-	d.logged[file] = text
-	d.log.Warn("Manifest is not applied, it will be tried again", "file", file, "error", text)
+	d.logged[what] = text
+	d.log.Warn(message, "file", what, "error", text)
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"regexp"
@@ -55,12 +54,17 @@ func (c Config) readAddons() ([]file, error) {
 	if c.Embedded == nil {
 		return nil, nil
 	}
-	return readTree(c.Embedded, func(name string, text []byte) file {
+	addons := readTree(c.Embedded, func(name string, text []byte) file {
 		replaced, err := replace(text, c.Vars)
 		f := newFile(addonPrefix+name, replaced)
 		f.err = errors.Join(err, f.err)
 		return f
 	}, c.disabled)
+	var errs []error
+	for _, h := range addons.holes {
+		errs = append(errs, h.err)
+	}
+	return addons.files, errors.Join(errs...)
 }
 
 // disabled reports whether name is of an addon to leave out.
@@ -70,38 +74,11 @@ func (c Config) disabled(name string) bool {
 }
 
 // readUser reads the user's directory and the ones in it.
-func (c Config) readUser() ([]file, error) {
+func (c Config) readUser() contents {
 	if c.UserDir == "" {
-		return nil, nil
+		return contents{}
 	}
 	return readTree(os.DirFS(c.UserDir), newFile, func(string) bool { return false })
-}
-
-// readTree makes a file of every manifest in tree, in order of names. A file
-// that cannot be read is there with its error; one that just left is not.
-func readTree(tree fs.FS, read func(string, []byte) file, skip func(string) bool) ([]file, error) {
-	var files []file
-	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() || !isManifest(name) || skip(name) {
-			return nil
-		}
-		text, err := fs.ReadFile(tree, name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil:
-			f := read(name, nil)
-			f.err = err
-			files = append(files, f)
-		default:
-			files = append(files, read(name, text))
-		}
-		return nil
-	})
-	return files, err
 }
 
 var variable = regexp.MustCompile(`\$\{([A-Z][A-Z0-9_]*)\}`)

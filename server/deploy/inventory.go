@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,11 +110,21 @@ func (i *inventory) add(f file) {
 	i.Files[f.name] = have
 }
 
-// left lists the files that are remembered and not among files.
-func (i *inventory) left(files []file) []string {
+// hasUserFiles reports whether anything but addons is remembered.
+func (i *inventory) hasUserFiles() bool {
+	for name := range i.Files {
+		if !strings.HasPrefix(name, addonPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// left lists the files that are remembered and not in c, nor hidden in it.
+func (i *inventory) left(c contents) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(i.Files)) {
-		if !slices.ContainsFunc(files, func(f file) bool { return f.name == name }) {
+		if !slices.ContainsFunc(c.files, func(f file) bool { return f.name == name }) && !c.hides(name) {
 			names = append(names, name)
 		}
 	}

@@ -4,26 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// everything stands for the name of a file in errors that are not about one.
-const everything = "*"
-
 // pass brings the cluster to what the files say. It reports whether something is
 // left to be tried again.
 func (d *Deployer) pass(ctx context.Context) (again bool) {
-	files, err := d.read()
-	if err == nil && d.memory == nil {
+	addons, err := d.cfg.readAddons()
+	if err != nil {
+		err = fmt.Errorf("read addons: %w", err)
+	} else if d.memory == nil {
 		d.memory, err = load(ctx, d.cluster.objects)
 	}
 	if err != nil {
 		d.report(ctx, everything, err)
 		return true
 	}
-	todo, left := d.pending(files), d.memory.left(files)
+	user := d.readUser()
+	again = d.reportHoles(ctx, user.holes)
+	files := contents{files: append(addons, user.files...), holes: user.holes}
+	todo, left := d.pending(files.files), d.memory.left(files)
 	if len(todo)+len(left) == 0 {
 		d.report(ctx, everything, nil)
 		return again
@@ -35,24 +40,44 @@ func (d *Deployer) pass(ctx context.Context) (again bool) {
 	}
 	err = d.memory.save(ctx, d.cluster.objects)
 	if err == nil {
-		again = d.work(ctx, files, todo, left)
+		failed := d.work(ctx, files, todo, left)
+		again = again || failed
 		err = d.memory.save(ctx, d.cluster.objects)
 	}
 	d.report(ctx, everything, err)
 	return again || err != nil
 }
 
-// read reads all files, the addons first. Its errors are about directories.
-func (d *Deployer) read() ([]file, error) {
-	addons, err := d.cfg.readAddons()
-	if err != nil {
-		return nil, fmt.Errorf("read addons: %w", err)
+// readUser reads the user's directory, which it makes when it is missing and
+// nothing is remembered that was in it.
+func (d *Deployer) readUser() contents {
+	c := d.cfg.readUser()
+	if !slices.ContainsFunc(c.holes, hole.missing) || d.memory.hasUserFiles() {
+		return c
 	}
-	user, err := d.cfg.readUser()
-	if err != nil {
-		return nil, fmt.Errorf("read manifests: %w", err)
+	if err := os.MkdirAll(d.cfg.UserDir, 0o700); err != nil {
+		return contents{holes: []hole{{dir: root, err: err}}}
 	}
-	return append(addons, user...), nil
+	return d.cfg.readUser()
+}
+
+// reportHoles names each directory that cannot be read, once. It reports whether
+// to try again: for one that is missing it is enough to watch.
+func (d *Deployer) reportHoles(ctx context.Context, holes []hole) (again bool) {
+	now := map[string]bool{}
+	for _, h := range holes {
+		message := "Directory of manifests cannot be read, what was applied from it stays"
+		if h.missing() {
+			message = "Directory of manifests is missing, what was applied from it stays until it is made again"
+		} else {
+			again = true
+		}
+		path := h.path(d.cfg.UserDir)
+		now[path] = true
+		d.say(ctx, path, message, h.err)
+	}
+	maps.DeleteFunc(d.logged, func(path, _ string) bool { return strings.HasSuffix(path, "/") && !now[path] })
+	return again
 }
 
 // pending are the files that are not applied as they are now.
@@ -67,7 +92,7 @@ func (d *Deployer) pending(files []file) []file {
 }
 
 // work applies todo and removes what left. It reports whether anything failed.
-func (d *Deployer) work(ctx context.Context, files, todo []file, left []string) (failed bool) {
+func (d *Deployer) work(ctx context.Context, files contents, todo []file, left []string) (failed bool) {
 	unknown := false
 	note := func(name string, err error) {
 		d.report(ctx, name, err)
@@ -116,19 +141,26 @@ func (d *Deployer) applyFile(ctx context.Context, f file, t *tally) error {
 	return errors.Join(errs...)
 }
 
-// wanted are the places of all objects in the files, and of those a file that
-// cannot be read had before.
-func (d *Deployer) wanted(files []file) map[place]bool {
-	keep := map[place]bool{}
-	for _, f := range files {
-		refs := f.refs()
-		if f.err != nil {
-			refs = d.memory.Files[f.name]
+// wanted are the places of all objects in the files, and of those that a file or
+// directory had before that cannot be read.
+func (d *Deployer) wanted(c contents) map[place]bool {
+	var refs []ref
+	for _, f := range c.files {
+		if f.err == nil {
+			refs = append(refs, f.refs()...)
+		} else {
+			refs = append(refs, d.memory.Files[f.name]...)
 		}
-		for _, r := range refs {
-			if _, p, err := d.cluster.locate(r); err == nil {
-				keep[p] = true
-			}
+	}
+	for name, had := range d.memory.Files {
+		if c.hides(name) {
+			refs = append(refs, had...)
+		}
+	}
+	keep := map[place]bool{}
+	for _, r := range refs {
+		if _, p, err := d.cluster.find(r); err == nil {
+			keep[p] = true
 		}
 	}
 	return keep
