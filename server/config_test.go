@@ -12,7 +12,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/clusterd/clusterd/internal/config"
 	"github.com/clusterd/clusterd/server"
@@ -205,6 +207,13 @@ var wrongValues = []struct{ args, want string }{
 	{"--node-label=-a=b", `the key "-a" is no label key`},
 	{"--node-label=a=b c", `the value "b c" is no label value`},
 	{"--node-label=a=b,a=c", `a is given two values, "b" and "c"`},
+	{"--node-label=kubernetes.io/role=x", `--node-label: "kubernetes.io/role=x": a node may not give itself this label`},
+	{"--node-label=node-role.kubernetes.io/worker=", "a node may not give itself this label"},
+	{"--node-label=a.k8s.io/b=c", "a node may not give itself this label"},
+	{"--node-label=topology.kubernetes.io/zone=a,node.kubernetes.io/x=,a.node.kubernetes.io/x=,notkubernetes.io/x=", ""},
+	{"--node-taint=a=b c:NoExecute", `--node-taint: "a=b c:NoExecute": the value "b c" is no label value`},
+	{"--node-taint=a=b:NoExecute:c", `the effect "NoExecute:c" is not one of`},
+	{"--node-taint=node-role.kubernetes.io/control-plane:NoSchedule", ""},
 	{"--node-taint=a=b", `--node-taint: "a=b" does not have the form key=value:effect`},
 	{"--node-taint=a=b:Never", `the effect "Never" is not one of NoSchedule, PreferNoSchedule, NoExecute`},
 	{"--node-taint=_=b:NoExecute", `the key "_" is no label key`},
@@ -287,7 +296,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, file, "nodename: a\ncluster-cidr: 10.43.0.0/16")
 	t.Setenv("CLUSTERD_LOG_FORMAT", "xml")
-	_, err := parseWith(t, file, "--https-listen-port=0", "--node-label=a")
+	_, err := parseWith(t, file, "--https-listen-port=0", "--node-label=a", "--node-label=b.kubernetes.io/c=d,e= f g", "--node-taint=h:i")
 	var e *config.Error
 	if !errors.As(err, &e) {
 		t.Fatalf("got %v", err)
@@ -299,6 +308,10 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	want := []string{
 		file + ":1: nodename: unknown key, the nearest known one is node-name",
 		`--node-label: "a" does not have the form key=value`,
+		`--node-label: "b.kubernetes.io/c=d": a node may not give itself this label: of kubernetes.io and k8s.io only those of ` +
+			`kubelet.kubernetes.io and node.kubernetes.io, and ` + strings.Join(kubeletapis.KubeletLabels(), ", "),
+		`--node-label: "e= f g": the value " f g" is no label value: ` + content.IsLabelValue(" f g")[0],
+		`--node-taint: "h:i": the effect "i" is not one of NoSchedule, PreferNoSchedule, NoExecute`,
 		`--https-listen-port: "0" is not a port from 1 to 65535`,
 		`CLUSTERD_LOG_FORMAT: "xml" is not one of text, json`,
 		"--service-cidr: 10.43.0.0/16 overlaps the cluster-cidr 10.43.0.0/16",

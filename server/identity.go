@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
 )
 
 // maxNodeName is the length of a label's value: the node carries its name in one.
@@ -60,12 +61,24 @@ func (r reader) nodeLabels() map[string]string {
 			continue
 		}
 		r.checkLabel("node-label", text, key, value)
+		if isReserved(key) && !kubeletapis.IsKubeletLabel(key) {
+			r.problem("node-label", "%q: a node may not give itself this label: of kubernetes.io and k8s.io only those of %s, and %s",
+				text, strings.Join(kubeletapis.KubeletLabelNamespaces(), " and "), strings.Join(kubeletapis.KubeletLabels(), ", "))
+		}
 		if old, twice := labels[key]; twice && old != value {
 			r.problem("node-label", "%s is given two values, %q and %q", key, old, value)
 		}
 		labels[key] = value
 	}
 	return labels
+}
+
+// isReserved is whether a label's key belongs to Kubernetes itself, which lets nodes choose some of them only.
+func isReserved(key string) bool {
+	prefix, _, _ := strings.Cut(key, "/")
+	return prefix != key && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io"}, func(domain string) bool {
+		return prefix == domain || strings.HasSuffix(prefix, "."+domain)
+	})
 }
 
 // checkLabel reports the first fault of a label's or taint's key and of its value.
