@@ -119,16 +119,80 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
+// lacking runs kubectl where nothing tells of a cluster.
+func lacking(t *testing.T, env []string, args string) (out, errs string, code int) {
+	t.Helper()
+	env = append([]string{"KUBECONFIG=", "KUBERNETES_SERVICE_HOST=", "KUBERNETES_MASTER=", "HOME=" + t.TempDir()}, env...)
+	return execute(t, env, program(t), append([]string{"kubectl"}, strings.Fields(args)...)...)
+}
+
+// TestKubectlWithoutCluster wants one line that says what is missing, and nothing of it where no cluster is needed.
+func TestKubectlWithoutCluster(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	none := kubeconfigEnv + "=" + missing
+	for args, want := range map[string]string{
+		"get pods":                            "error: there is no kubeconfig: KUBECONFIG is not set and " + missing + " does not exist: start clusterd server, which writes it, or give a kubeconfig with --kubeconfig\n",
+		"api-resources":                       "start clusterd server",
+		"run x --image=y":                     "start clusterd server",
+		"exec x -- true":                      "start clusterd server",
+		"get pods --kubeconfig=" + missing:    "stat " + missing + ": no such file or directory",
+		"get pods --server=http://[::1]:9999": "[::1]:9999",
+	} {
+		t.Run(args, func(t *testing.T) {
+			out, errs, code := lacking(t, []string{none}, args)
+			if code != 1 || out != "" || !strings.Contains(errs, want) || strings.Contains(errs, "localhost:8080") {
+				t.Errorf("exit status %d\n%s%s", code, out, errs)
+			}
+			if strings.Contains(want, "start clusterd") && strings.Count(errs, "\n") != 1 {
+				t.Errorf("more than one line:\n%s", errs)
+			}
+		})
+	}
+	if _, errs, code := lacking(t, []string{none, "KUBECONFIG=/does/not/exist"}, "get pods"); code != 1 || !strings.Contains(errs, "no cluster is configured in /does/not/exist, which KUBECONFIG names") {
+		t.Errorf("exit status %d\n%s", code, errs)
+	}
+	if out, errs, code := lacking(t, []string{none}, "version"); code != 1 || !strings.Contains(out, "Client Version:") || !strings.Contains(errs, "start clusterd server") {
+		t.Errorf("exit status %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestKubectlThatNeedsNoCluster(t *testing.T) {
+	kustomization := t.TempDir()
+	if err := os.WriteFile(filepath.Join(kustomization, "kustomization.yaml"), []byte("namePrefix: made-\nconfigMapGenerator: [{name: x}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"version --client":           "Client Version:",
+		"--help":                     "kubectl controls",
+		"help get":                   "Display one or many resources",
+		"get --help":                 "Display one or many resources",
+		"completion bash":            "bash completion",
+		"kustomize " + kustomization: "made-x",
+		"config view":                "kind: Config",
+		"options":                    "--kubeconfig",
+		"create deployment d --image=i --dry-run=client --output=yaml": "kind: Deployment",
+		"create namespace n --dry-run=client --output=name":            "namespace/n",
+	} {
+		t.Run(args, func(t *testing.T) {
+			out, errs, code := lacking(t, []string{kubeconfigEnv + "=" + filepath.Join(t.TempDir(), "missing")}, args)
+			if code != 0 || !strings.Contains(out, want) || errs != "" {
+				t.Errorf("exit status %d\n%s%s", code, out, errs)
+			}
+		})
+	}
+}
+
 func TestKubectlWithoutPermission(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become somebody else")
 	}
 	path := kubeconfig(t, "cluster")
-	c := exec.CommandContext(t.Context(), "/proc/self/exe", "kubectl", "config", "current-context")
+	c := exec.CommandContext(t.Context(), "/proc/self/exe", "kubectl", "get", "pods")
 	c.Env = []string{asClusterd + "=1", kubeconfigEnv + "=" + path, "HOME=/nonexistent"}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, _ := c.CombinedOutput()
-	if !strings.Contains(string(out), "clusterd: no permission to read "+path+": become root, or set KUBECONFIG to a copy of it\n") {
+	want := "error: no permission to read " + path + ": use sudo, or start clusterd server with another --write-kubeconfig-mode, or give a copy with --kubeconfig or KUBECONFIG\n"
+	if string(out) != want {
 		t.Errorf("got %q", out)
 	}
 }
