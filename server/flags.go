@@ -84,7 +84,7 @@ func apiFlags() []cli.Flag {
 		&cli.StringFlag{Name: "token", Aliases: []string{"t"}, Category: inAPI, DefaultText: "made at the first start",
 			Usage: "`SECRET` that joining nodes have to show"},
 		&cli.StringFlag{Name: "bind-address", Category: inAPI, Value: "0.0.0.0",
-			Usage: "`ADDRESS` to listen on"},
+			Usage: "`ADDRESS` to listen on; with a loopback one pods need an --advertise-address that leads to it"},
 		&cli.StringFlag{Name: "https-listen-port", Category: inAPI, Value: "6443",
 			Usage: "`PORT` to listen on"},
 		&cli.StringFlag{Name: "advertise-address", Category: inAPI, DefaultText: "the bind address if it is a single one, else the node's",

@@ -25,6 +25,7 @@ func (r reader) checkTogether(cfg Config) {
 	r.checkDNS(cfg)
 	r.checkNodeIPs(cfg)
 	r.checkPorts(cfg)
+	r.checkBind(cfg)
 }
 
 func (r reader) checkFamilies(cfg Config) {
@@ -126,5 +127,15 @@ func (r reader) checkNodeIPs(cfg Config) {
 func (r reader) checkPorts(cfg Config) {
 	if cfg.ServiceNodePortRange.Contains(cfg.HTTPSListenPort) {
 		r.problem("https-listen-port", "%d is inside the service-node-port-range %s", cfg.HTTPSListenPort, cfg.ServiceNodePortRange.String())
+	}
+}
+
+// checkBind refuses an API server that listens on loopback only where there will be pods: each network namespace has a
+// loopback of its own, so the Service kubernetes would lead nowhere. With an advertise-address it is the user's to lead
+// connections there to the port.
+func (r reader) checkBind(cfg Config) {
+	if cfg.BindAddress.IsLoopback() && r.v.String("advertise-address") == "" && !cfg.DisableAgent {
+		r.problem("bind-address", "pods cannot reach the API server at %s: give another address, or with --advertise-address one that leads to it, or make no node with --disable-agent",
+			cfg.BindAddress)
 	}
 }
