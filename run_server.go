@@ -172,16 +172,19 @@ func findAddresses(cfg *server.Config) error {
 func setUpstream(cfg *server.Config, host hostos.Host, log *slog.Logger) error {
 	var shared upstream.Shared
 	p := &config.Problems{}
-	for flag, args := range map[string]*[]string{
-		"kube-apiserver-arg":          &cfg.APIServerArgs,
-		"kube-controller-manager-arg": &cfg.ControllerManagerArgs,
-		"kube-scheduler-arg":          &cfg.SchedulerArgs,
-		"kubelet-arg":                 &cfg.KubeletArgs,
-		"kube-proxy-arg":              &cfg.ProxyArgs,
+	for _, c := range []struct {
+		flag string
+		args *[]string
+	}{
+		{"kube-apiserver-arg", &cfg.APIServerArgs},
+		{"kube-controller-manager-arg", &cfg.ControllerManagerArgs},
+		{"kube-scheduler-arg", &cfg.SchedulerArgs},
+		{"kubelet-arg", &cfg.KubeletArgs},
+		{"kube-proxy-arg", &cfg.ProxyArgs},
 	} {
-		rest, err := shared.TakeShared(flag, *args)
+		rest, err := shared.TakeShared(c.flag, *c.args)
 		p.Add(err)
-		*args = rest
+		*c.args = rest
 	}
 	if cfg.Debug {
 		shared.Verbosity = max(shared.Verbosity, 2)

@@ -62,7 +62,8 @@ type Kubelet struct {
 	log    *slog.Logger
 }
 
-// New makes a kubelet. It reads the KubeletConfiguration that Args may name (config=FILE); its error names every mistake.
+// New makes a kubelet. It reads the KubeletConfiguration that Args may name (config=FILE), but for its feature gates,
+// which have to be among the process's already. Its error names every mistake.
 func New(cfg Config, log *slog.Logger) (*Kubelet, error) {
 	s, err := options.NewKubeletServer()
 	if err != nil {
@@ -102,6 +103,7 @@ func fromFile(s *options.KubeletServer, args []string) (rest []string, err error
 			return nil, fmt.Errorf("--%s %s: %w", argFlag, a, err)
 		}
 		s.KubeletConfiguration = *c
+		s.FeatureGates = nil // or the kubelet would set them when it starts, for all components
 	}
 	return rest, nil
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,10 +27,34 @@ func TestTakeShared(t *testing.T) {
 		t.Errorf("rest %v, shared %+v", rest, s)
 	}
 	_, err = s.TakeShared("kube-proxy-arg", []string{"feature-gates=B=true", "v=loud", "feature-gates=C"})
-	for _, want := range []string{"kube-proxy-arg feature-gates=B=true: B is set to false elsewhere", "v=loud: not a number", "feature-gates=C"} {
+	for _, want := range []string{"--kube-proxy-arg feature-gates=B=true: the feature gate B is set to true, but to false by --kubelet-arg feature-gates=A=true,B=false: all", "v=loud: not a number", "feature-gates=C"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
+	}
+}
+
+// TestGatesOfFiles has gates in a component's configuration file: they count like those of its flag, which wins over them.
+func TestGatesOfFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	if err := os.WriteFile(file, []byte("kind: KubeletConfiguration\nfeatureGates: {A: true, B: false, C: true}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var s upstream.Shared
+	rest, err := s.TakeShared("kubelet-arg", []string{"feature-gates=B=true", "config=" + file})
+	if err != nil || strings.Join(rest, " ") != "config="+file {
+		t.Errorf("rest %v, %v", rest, err)
+	}
+	if want := map[string]bool{"A": true, "B": true, "C": true}; !maps.Equal(s.Gates, want) {
+		t.Errorf("gates %v, want %v", s.Gates, want)
+	}
+	_, err = s.TakeShared("kube-apiserver-arg", []string{"feature-gates=A=true,C=false"})
+	want := "--kube-apiserver-arg feature-gates=A=true,C=false: the feature gate C is set to false, but to true by " + file + " (--kubelet-arg config): all components share one set of gates"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err := s.TakeShared("kube-scheduler-arg", []string{"config=" + filepath.Dir(file)}); err != nil {
+		t.Errorf("a file that cannot be read is the component's to report, got %v", err)
 	}
 }
 
