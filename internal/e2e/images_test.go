@@ -6,7 +6,10 @@ import (
 	"net/http"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/testkit/image"
@@ -33,10 +36,37 @@ func (s *suite) testImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	wants(t, list, toolsImage, "clusterd.test/gz:1", "clusterd.test/zst:1", name, "pause")
+	pinned := s.pinned(t)
+	for _, image := range []string{toolsImage, "clusterd.test/gz:1", "clusterd.test/zst:1", name} {
+		if !pinned[image] {
+			t.Errorf("the kubelet may remove the imported image %s to make room; there are %v", image, pinned)
+		}
+	}
 	put(t, s.Cluster, "/tmp/broken.tar", []byte("this is no archive"))
 	if out, err := s.Clusterd(t.Context(), nil, "images", "import", "/tmp/broken.tar"); err == nil {
 		t.Errorf("a broken archive was imported: %s", out)
 	}
+}
+
+// pinned asks the runtime, as the kubelet does, which images it has, and whether each is kept when there is no room.
+func (s *suite) pinned(t *testing.T) map[string]bool {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+s.Node.Path(dirs.ContainerdSocket()), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer, err := criapi.NewImageServiceClient(conn).ListImages(within(t, podTimeout), &criapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := map[string]bool{}
+	for _, i := range answer.Images {
+		for _, name := range i.RepoTags {
+			pinned[name] = i.Pinned
+		}
+	}
+	return pinned
 }
 
 func imagePod(name, ref string, pull corev1.PullPolicy) *corev1.Pod {
@@ -67,6 +97,9 @@ func (s *suite) testRegistries(t *testing.T) {
 	pull("pull-mirrored", "team/thing:1", isReady)
 	if len(registry.Served()) == 0 {
 		t.Error("the pod runs, but not by the mirror")
+	}
+	if pinned, there := s.pinned(t)["registry.example/team/thing:1"]; pinned || !there {
+		t.Errorf("the pulled image is there: %t, and kept for ever: %t", there, pinned)
 	}
 	pull("pull-missing", "team/other:1", pullFails)
 }
