@@ -97,7 +97,7 @@ func (c *certificates) clients() []pki.Leaf {
 	}
 	return []pki.Leaf{
 		client(clientAdmin, pki.ClientCA, "system:admin", user.SystemPrivilegedGroup),
-		client(clientKubelet, pki.ClientCA, "system:apiserver-kubelet-client", user.SystemPrivilegedGroup),
+		client(clientKubelet, pki.ClientCA, apiserver.KubeletUser),
 		client(clientServices, pki.ClientCA, user.KubeProxy),
 		client(clientProxy, pki.RequestHeaderCA, "system:auth-proxy"),
 	}

@@ -12,7 +12,12 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/pki"
 )
 
 // testNodeProxy reads the kubelet by way of the API server.
@@ -100,6 +105,29 @@ func (s *suite) testCertificates(t *testing.T) {
 	out, err := s.Node.Output(t.Context(), "stat", "-c", "%a", datadir.Kubeconfig, dirs.DB(), dirs.ServerTLS())
 	if err != nil || !slices.Equal(strings.Fields(out), []string{"600", "600", "700"}) {
 		t.Errorf("modes of the kubeconfig, the database and the keys' directory: %q, %v; want 600 600 700", out, err)
+	}
+	s.kubeletUser(t)
+}
+
+// kubeletUser uses the API server's certificate for kubelets as somebody would who has got hold of it: it is good for
+// nodes only.
+func (s *suite) kubeletUser(t *testing.T) {
+	t.Helper()
+	config, err := s.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.CertData, config.KeyData = nil, nil
+	config.CertFile, config.KeyFile = pki.Dir(s.Node.Path(dirs.ServerTLS())).Path("client-kube-apiserver")
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Get(t.Context(), s.Node.Name(), metav1.GetOptions{}); err != nil {
+		t.Errorf("the kubelets' user may not read its nodes: %v", err)
+	}
+	if _, err := client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the kubelets' user lists secrets: %v", err)
 	}
 }
 

@@ -50,7 +50,7 @@ type Files struct {
 	ServerCA                string // signs kubelets' serving certificates
 	RequestHeaderCA         string // signs the front proxy's
 	ProxyCert, ProxyKey     string // the aggregation layer's client certificate
-	KubeletCert, KubeletKey string // the client certificate for kubelets
+	KubeletCert, KubeletKey string // the client certificate for kubelets, of KubeletUser
 	ServiceAccountKey       string // signs service account tokens
 }
 
@@ -194,7 +194,7 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the API server: %w", err)
 	}
-	return agg, nil
+	return agg, s.addKubeletHook(agg.GenericAPIServer)
 }
 
 // awaitReady polls /readyz through the handler. It ends early when the server does.

@@ -167,7 +167,7 @@ func authorize(o options.CompletedOptions, g *genericapiserver.Config, f informe
 	}
 	g.Authorization.Authorizer, g.RuleResolver = authorizer, rules
 	if !rbac {
-		g.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
+		g.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName, kubeletHook)
 	}
 	return nil
 }
