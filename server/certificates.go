@@ -29,8 +29,8 @@ const (
 	clientServices = "client-kube-proxy"
 )
 
-// renewInterval is how often certificates are looked at. They are renewed 90 days before their end, so a clock that jumps is
-// what the hour is for.
+// renewInterval is how often certificates are looked at, besides whenever the machine's addresses or its clock have changed.
+// They are renewed 90 days before their end, so the hour is for hosts that do not tell of their clock.
 const renewInterval = time.Hour
 
 // certificates keeps the control plane's certificates, and the administrator's kubeconfig that holds one of them, valid.
@@ -38,6 +38,13 @@ const renewInterval = time.Hour
 type certificates struct {
 	cfg Config
 	d   Deps
+	// clockChanges is hostos.ClockChanges: certificates that were made while the clock was wrong are made again as soon as
+	// it is right.
+	clockChanges func(context.Context) (<-chan struct{}, error)
+}
+
+func newCertificates(cfg Config, d Deps) *certificates {
+	return &certificates{cfg: cfg, d: d, clockChanges: hostos.ClockChanges}
 }
 
 // Name is the component's name.
@@ -52,15 +59,9 @@ func (c *certificates) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := p.Renewer("certificates", renewInterval, c.leaves, c.changed)
-	changes, err := hostos.AddressChanges(ctx)
-	if err != nil {
+	if err := c.follow(ctx, r.Kick); err != nil {
 		return err
 	}
-	go func() {
-		for range changes {
-			r.Kick()
-		}
-	}()
 	var failed error
 	err = r.Run(ctx, func() {
 		if failed = c.writeKubeconfig(); failed != nil { // also when somebody has removed it
@@ -70,6 +71,27 @@ func (c *certificates) Run(ctx context.Context, ready func()) error {
 		ready()
 	})
 	return errors.Join(failed, err)
+}
+
+// follow calls kick when what the certificates depend on has changed: the machine's addresses or its clock.
+func (c *certificates) follow(ctx context.Context, kick func()) error {
+	each := func(changes <-chan struct{}) {
+		for range changes {
+			kick()
+		}
+	}
+	addresses, err := hostos.AddressChanges(ctx)
+	if err != nil {
+		return err
+	}
+	go each(addresses)
+	clock, err := c.clockChanges(ctx)
+	if err != nil {
+		c.d.Log.Debug("the clock is looked at now and then only", "error", err)
+		return nil
+	}
+	go each(clock)
+	return nil
 }
 
 // changed brings the kubeconfig up to date when its certificate has been renewed.

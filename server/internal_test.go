@@ -1,10 +1,15 @@
 package server
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/clusterd/clusterd/internal/pki"
 	"github.com/clusterd/clusterd/server/apiserver"
@@ -34,7 +39,68 @@ func TestKubeletCertificateOfOlderVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text, _, err := p.Read(clientKubelet)
+	cert := certificate(t, p.Dir, clientKubelet)
+	if cert.Subject.String() != "CN="+apiserver.KubeletUser {
+		t.Errorf("the certificate is of %s", cert.Subject)
+	}
+}
+
+// TestClockIsSetWhileRunning has certificates that were made in 1970, as on a board without a clock of its own, and tells
+// that the clock has been set.
+func TestClockIsSetWhileRunning(t *testing.T) {
+	dir := t.TempDir()
+	clock := make(chan struct{})
+	c := newCertificates(
+		Config{NodeName: "n", ClusterDomain: "cluster.local", WriteKubeconfig: filepath.Join(dir, "kubeconfig"), WriteKubeconfigMode: 0o600},
+		Deps{PKI: pki.Dir(filepath.Join(dir, "tls")), NodeIPs: []netip.Addr{netip.MustParseAddr("192.168.7.5")}, Log: slog.New(slog.DiscardHandler)})
+	c.clockChanges = func(context.Context) (<-chan struct{}, error) { return clock, nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- c.Run(ctx, func() { close(ready) }) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+
+	then := func() time.Time { return time.Unix(60, 0) }
+	past, err := pki.Open(string(c.d.PKI), pki.Options{Now: then})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaves, err := c.leaves()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range leaves {
+		if changed, err := past.Ensure(l); err != nil || !changed {
+			t.Fatal(changed, err)
+		}
+	}
+	select {
+	case clock <- struct{}{}:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody is told of the clock")
+	}
+	for _, l := range leaves {
+		for deadline := time.Now().Add(10 * time.Second); certificate(t, c.d.PKI, l.Name).NotAfter.Before(time.Now()); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is still that of 1970", l.Name)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+func certificate(t *testing.T, dir pki.Dir, name string) *x509.Certificate {
+	t.Helper()
+	text, _, err := dir.Read(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +109,5 @@ func TestKubeletCertificateOfOlderVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cert.Subject.String() != "CN="+apiserver.KubeletUser {
-		t.Errorf("the certificate is of %s", cert.Subject)
-	}
+	return cert
 }

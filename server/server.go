@@ -65,7 +65,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		api:         lifecycle.Sequence("api", &certificates{cfg, d}, store, api),
+		api:         lifecycle.Sequence("api", newCertificates(cfg, d), store, api),
 		controllers: ctl,
 		loops:       []lifecycle.Component{ctl, sched, dep},
 	}

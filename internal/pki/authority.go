@@ -23,6 +23,12 @@ import (
 // over as soon as the clock is right.
 var plausible = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
+// dawn is when authorities begin: where a clock without a battery starts. So an
+// authority is valid whatever the clock says later, also one made while it was
+// ahead, and a board that boots in 1970 can work until it knows the time: leaves
+// are made for then, and once more when the clock is right.
+var dawn = time.Unix(0, 0)
+
 // authority is a CA with its key.
 type authority struct {
 	cert *x509.Certificate
@@ -100,7 +106,7 @@ func (p *PKI) certifyAuthority(name string, key crypto.Signer) (*authority, erro
 	der, err := sign(&x509.Certificate{
 		Subject:               pkix.Name{CommonName: "clusterd-" + name + "@" + hex.EncodeToString(id[:4])},
 		SubjectKeyId:          id,
-		NotBefore:             now.Add(-Backdate),
+		NotBefore:             earlier(dawn, now.Add(-Backdate)),
 		NotAfter:              from.Add(AuthorityLife),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,

@@ -31,8 +31,8 @@ const (
 	RequestHeaderCA = "request-header-ca" // signs those who may speak for others
 )
 
-// How long certificates last. Each begins Backdate before it is made, for
-// machines whose clocks are behind.
+// How long certificates last. A leaf begins Backdate before it is made, for
+// machines whose clocks are behind; authorities have no beginning that matters.
 const (
 	AuthorityLife = 10 * 365 * 24 * time.Hour
 	LeafLife      = 365 * 24 * time.Hour

@@ -120,7 +120,7 @@ func TestOpenMakesAuthorities(t *testing.T) {
 		if !cert.IsCA || cert.CheckSignatureFrom(cert) != nil {
 			t.Errorf("%s is no self-signed authority", name)
 		}
-		if want := c.Now().Add(-time.Hour); !cert.NotBefore.Equal(want) {
+		if want := time.Unix(0, 0); !cert.NotBefore.Equal(want) {
 			t.Errorf("%s begins at %s, want %s", name, cert.NotBefore, want)
 		}
 		if want := c.Now().Add(pki.AuthorityLife); !cert.NotAfter.Equal(want) {
@@ -243,7 +243,7 @@ func TestAuthorityOutOfTime(t *testing.T) {
 	t.Parallel()
 	for want, shift := range map[string]time.Duration{
 		"ended at":      pki.AuthorityLife + time.Hour,
-		"set the clock": -2 * time.Hour,
+		"set the clock": -70 * 365 * 24 * time.Hour,
 	} {
 		c, dir := newClock(), t.TempDir()
 		p := open(t, dir, c)
@@ -269,6 +269,34 @@ func TestClockWithoutBattery(t *testing.T) {
 	p := open(t, dir, c)
 	ensure(t, p, serving(), true)
 	verify(t, parsed(t, p, pki.ServerCA), parsed(t, p, serving().Name), right)
+}
+
+// TestClockOfAuthorityWasAhead makes everything in the future and goes on when the clock is right.
+func TestClockOfAuthorityWasAhead(t *testing.T) {
+	t.Parallel()
+	c, dir := newClock(), t.TempDir()
+	right := c.Now()
+	c.Add(20 * 365 * 24 * time.Hour)
+	ensure(t, open(t, dir, c), serving(), true)
+	c.now = right
+	p := open(t, dir, c)
+	ensure(t, p, serving(), true)
+	verify(t, parsed(t, p, pki.ServerCA), parsed(t, p, serving().Name), right)
+}
+
+// TestBootWithoutClock makes everything while the clock is right, and boots with one that starts in 1970 before it is right
+// again.
+func TestBootWithoutClock(t *testing.T) {
+	t.Parallel()
+	c, dir := newClock(), t.TempDir()
+	right := c.Now()
+	ensure(t, open(t, dir, c), serving(), true)
+	for _, now := range []time.Time{time.Unix(1, 0), right} {
+		c.now = now
+		p := open(t, dir, c)
+		ensure(t, p, serving(), true)
+		verify(t, parsed(t, p, pki.ServerCA), parsed(t, p, serving().Name), now)
+	}
 }
 
 func TestOpenClosesKeys(t *testing.T) {

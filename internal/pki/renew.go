@@ -12,7 +12,8 @@ import (
 var _ lifecycle.Component = (*Renewer)(nil)
 
 // DefaultInterval is how often leaves are checked unless the caller says
-// otherwise: often enough for a clock that was wrong, rare enough to cost nothing.
+// otherwise: often enough for a clock that was wrong and of which nobody has told
+// by Kick, rare enough to cost nothing.
 const DefaultInterval = time.Hour
 
 // Renewer is the component that keeps leaves valid. It is ready when all are.
@@ -40,8 +41,8 @@ func (p *PKI) Renewer(name string, interval time.Duration, leaves func() ([]Leaf
 // Name implements lifecycle.Component.
 func (r *Renewer) Name() string { return r.name }
 
-// Kick makes a running Renewer check now, for instance because an address has
-// changed. It never blocks.
+// Kick makes a running Renewer check now, for instance because an address or the
+// clock has changed. It never blocks.
 func (r *Renewer) Kick() {
 	select {
 	case r.kick <- struct{}{}:
