@@ -146,8 +146,9 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Whether a missing directory of manifests means that all of them are gone is not Prepare's to decide.
-func TestPrepareDoesNotMakeManifests(t *testing.T) {
+// Whether a missing directory of manifests means that all of them are gone is not Prepare's to decide, nor what else is
+// wrong with it.
+func TestPrepareLeavesManifests(t *testing.T) {
 	t.Parallel()
 	d := open(t, t.TempDir())
 	t.Cleanup(func() { os.RemoveAll(d.RunDir()) })
@@ -156,6 +157,12 @@ func TestPrepareDoesNotMakeManifests(t *testing.T) {
 	}
 	if _, err := os.Stat(d.Manifests()); !os.IsNotExist(err) {
 		t.Errorf("%s is there: %v", d.Manifests(), err)
+	}
+	if err := os.WriteFile(d.Manifests(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Prepare(); err != nil {
+		t.Error(err)
 	}
 }
 

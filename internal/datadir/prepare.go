@@ -10,8 +10,8 @@ import (
 // Prepare makes every directory that Dir names, and takes access by group and
 // others away from those that hold secrets, also when they exist already. The
 // roots stay open to traversal, since containers in user namespaces need it.
-// Manifests is only closed if it is there: what follows from it being missing is
-// for the one who applies them to decide.
+// Manifests is only closed if it is there: what follows from it being missing, or
+// no directory, is for the one who applies them to decide.
 func (d Dir) Prepare() error {
 	for _, dir := range d.open() {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -23,7 +23,7 @@ func (d Dir) Prepare() error {
 			return err
 		}
 	}
-	if _, err := os.Stat(d.Manifests()); err != nil {
+	if info, err := os.Stat(d.Manifests()); err != nil || !info.IsDir() {
 		return nil
 	}
 	return makeSecret(d.Manifests())
