@@ -169,12 +169,13 @@ func (d *Deployer) wanted(c contents) map[place]bool {
 // prune removes what the file had before and nobody wants now, the last first,
 // and remembers that it has only refs. Without refs the file is forgotten.
 func (d *Deployer) prune(ctx context.Context, file string, refs []ref, keep map[place]bool, t *tally) error {
-	had := d.memory.Files[file]
-	for i := len(had) - 1; i >= 0; i-- {
-		if err := d.cluster.remove(ctx, had[i], keep, t); err != nil {
-			delete(d.done, file)
-			return err
-		}
+	var errs []error
+	for _, r := range slices.Backward(d.memory.Files[file]) { // also after one that failed: it may wait for another to go
+		errs = append(errs, d.cluster.remove(ctx, r, keep, t))
+	}
+	if err := errors.Join(errs...); err != nil {
+		delete(d.done, file)
+		return err
 	}
 	if len(refs) == 0 {
 		delete(d.memory.Files, file)
