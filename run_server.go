@@ -111,6 +111,9 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
+	if err := srv.ShowMetrics(); err != nil {
+		return nil, err
+	}
 	if cfg.DisableAgent {
 		return lifecycle.Sequence("clusterd", srv.API(), lifecycle.Parallel("cluster", srv.Loops()...)), nil
 	}

@@ -34,6 +34,7 @@ type Deps struct {
 // Server is the control plane.
 type Server struct {
 	api         lifecycle.Component
+	store       *datastore.Store
 	controllers *controllers.Controllers
 	loops       []lifecycle.Component
 }
@@ -65,6 +66,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
+		store:       store,
 		api:         lifecycle.Sequence("api", newCertificates(cfg, d), store, api),
 		controllers: ctl,
 		loops:       []lifecycle.Component{ctl, sched, dep},

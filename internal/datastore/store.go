@@ -107,6 +107,9 @@ func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func()) error {
 		}
 		return fmt.Errorf("self-test of datastore %s: %w", s.path, err)
 	}
+	if err := s.describe(db); err != nil {
+		return err
+	}
 	return s.serve(ctx, db, l, ready)
 }
 
@@ -124,6 +127,28 @@ func (s *Store) opened() (*engine.Engine, error) {
 		return nil, net.ErrClosed
 	}
 	return s.db, nil
+}
+
+// describe logs what was found, and how long it took to write a revision.
+func (s *Store) describe(db *engine.Engine) error {
+	stats, err := db.Stats()
+	if err != nil {
+		return err
+	}
+	const mb = 1e6
+	s.log.Info("datastore", "file", s.path, "size", fmt.Sprintf("%.1fMB", float64(stats.FileBytes)/mb),
+		"live", fmt.Sprintf("%.1fMB", float64(stats.FileBytes-stats.FreeBytes)/mb), "keys", stats.Keys, "revision", stats.Current,
+		"lag", stats.Ripe, "commit", stats.SlowestCommit.Round(10*time.Microsecond))
+	return nil
+}
+
+// Stats is the state of the open store; the error is net.ErrClosed when it is not.
+func (s *Store) Stats() (engine.Stats, error) {
+	db, err := s.opened()
+	if err != nil {
+		return engine.Stats{}, err
+	}
+	return db.Stats()
 }
 
 // touchHealth writes the health key again: the disk takes writes.

@@ -33,6 +33,7 @@ func (s *suite) testNodeProxy(t *testing.T) {
 	} {
 		t.Run(strings.Trim(strings.ReplaceAll(row.path, "/", "-"), "-"), func(t *testing.T) { s.proxied(t, base+row.path, row.word) })
 	}
+	s.proxied(t, "/metrics", "clusterd_datastore_commits_total ")
 	if code := s.status(t, "https://"+s.Node.Addr()+":10250/pods"); code != http.StatusUnauthorized {
 		t.Errorf("the kubelet answers a stranger with %d, want 401", code)
 	}

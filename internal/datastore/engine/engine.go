@@ -34,6 +34,8 @@ type Config struct {
 	Retain time.Duration
 	// Log gets what an operator should know, required.
 	Log *slog.Logger
+
+	diskPeriod time.Duration // for tests
 }
 
 // Engine is an open store. All methods may be called at the same time.
@@ -74,6 +76,7 @@ type writer struct {
 	dirty     bool      // revisions were removed since free pages were last looked at
 	rest      time.Time // no compaction before
 	mark      mark
+	disk      disk
 }
 
 var _ server.Backend = (*Engine)(nil)
@@ -86,6 +89,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Retain == 0 {
 		c.Retain = defaultRetain
 	}
+	if c.diskPeriod == 0 {
+		c.diskPeriod = diskPeriod
+	}
 	f, err := openFile(ctx, c.Path)
 	if err != nil {
 		return nil, err
@@ -97,6 +103,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e.leases = newLeases()
 	e.writer.mark.at = time.Now()
+	e.writer.disk.period = c.diskPeriod
 	if err := e.load(ctx); err != nil {
 		f.close()
 		return nil, err
@@ -127,8 +134,7 @@ func (e *Engine) load(ctx context.Context) error {
 		}
 		return true
 	})
-	e.log.Debug("read the datastore's keys", "keys", e.index.keys.Len(), "revision", e.current, "compacted", e.compacted,
-		"garbage", e.index.garbage.len(), "took", time.Since(began))
+	e.log.Debug("read the datastore's keys", "took", time.Since(began))
 	return nil
 }
 

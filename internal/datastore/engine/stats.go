@@ -9,6 +9,8 @@ import (
 type counts struct {
 	commits, revisions, refused, removed atomic.Int64
 	commitNanos, slowestNanos            atomic.Int64
+	diskFree                             atomic.Int64
+	diskLow                              atomic.Bool
 }
 
 func (c *counts) commit(revisions int, took time.Duration) {
@@ -32,6 +34,9 @@ type Stats struct {
 	FileBytes int64 // size of the file, without its write-ahead log
 	FreeBytes int64 // the part of it that holds nothing
 
+	DiskLow  bool  // the file system is nearly full, as of the last writes
+	DiskFree int64 // bytes free on it then
+
 	Commits, Revisions, Refused, Removed int64
 	CommitTime, SlowestCommit            time.Duration // of all commits together, and of the slowest
 }
@@ -49,7 +54,7 @@ func (e *Engine) Stats() (Stats, error) {
 		Watches: len(e.watches), FileBytes: all * size, FreeBytes: free * size,
 		Commits: e.counts.commits.Load(), Revisions: e.counts.revisions.Load(), Refused: e.counts.refused.Load(),
 		Removed: e.counts.removed.Load(), CommitTime: time.Duration(e.counts.commitNanos.Load()),
-		SlowestCommit: time.Duration(e.counts.slowestNanos.Load()),
+		SlowestCommit: time.Duration(e.counts.slowestNanos.Load()), DiskLow: e.counts.diskLow.Load(), DiskFree: e.counts.diskFree.Load(),
 	}
 	for s.Ripe < s.Garbage && e.index.garbage.peek(s.Ripe).since <= e.compacted {
 		s.Ripe++

@@ -167,6 +167,7 @@ func (e *Engine) commit(batch []*write) {
 	for _, w := range batch {
 		close(w.done)
 	}
+	e.lookAtDisk(time.Now())
 }
 
 // settle finds out whether the transaction of s is on disk after its commit has failed.
