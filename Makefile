@@ -9,10 +9,10 @@ run: build ## from a bare Debian with Go to a cluster in the foreground
 build: ## bin/clusterd, with everything in it
 	scripts/build
 
-test: ## everything: build, vet, lint, unit and end-to-end tests
+test: ## everything: build, vet, lint, unit and end-to-end tests, and a guest with cgroup v2
 	scripts/test all
 
-unit e2e guest vet lint: ## one part of the tests; guest is not in make test
+unit e2e guest vet lint: ## one part of the tests
 	scripts/test $@
 
 bench: ## the figures beside the baseline's
