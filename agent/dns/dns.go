@@ -51,7 +51,7 @@ type Config struct {
 	// Upstreams gives the host's resolvers, as address or address:port. Nil is none.
 	Upstreams func() ([]string, error)
 	// ResolvConf are files whose change makes Upstreams be asked again at once.
-	// It is asked every five minutes anyway.
+	// Without any it is asked every five minutes anyway.
 	ResolvConf []string
 	// RESTConfig reaches the API, required: list and watch of services,
 	// endpointslices and namespaces.
@@ -95,7 +95,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("configure cluster names: %w", err)
 	}
-	up := newForwarder(s.log)
+	up := newForwarder(ctx)
 	s.refresh(up, addrs)
 	listeners, err := listen(ctx, addrs, s.cfg.Port, chain(names, up, s.log))
 	if err != nil || ctx.Err() != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,13 +25,14 @@ const (
 var errBusy = errors.New("too many queries wait for the host's resolvers")
 
 // forwarder asks the host's resolvers. The list can change at any time; a query
-// under way goes on with the old one.
+// under way goes on with the old one. When the server's life ends all queries
+// end, so that none holds up the stop.
 //
 // Why not CoreDNS's forward plugin: its list is fixed, it wakes up every ten
 // seconds for each resolver, and it probes one that is down twice a second for
 // as long as that lasts, which on a machine without a network is forever.
 type forwarder struct {
-	log     *slog.Logger
+	life    context.Context
 	list    atomic.Pointer[resolvers]
 	waiting atomic.Int64
 }
@@ -43,8 +43,8 @@ type resolvers struct {
 	good  atomic.Int64 // index of the one that answered last; it is asked first
 }
 
-func newForwarder(log *slog.Logger) *forwarder {
-	f := &forwarder{log: log}
+func newForwarder(life context.Context) *forwarder {
+	f := &forwarder{life: life}
 	f.list.Store(&resolvers{})
 	return f
 }
@@ -72,6 +72,9 @@ func (f *forwarder) ServeDNS(ctx context.Context, w mdns.ResponseWriter, r *mdns
 		return mdns.RcodeRefused, errBusy
 	}
 	defer f.waiting.Add(-1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.life, cancel)()
 	reply, err := list.ask(ctx, w.RemoteAddr().Network(), r)
 	if err != nil {
 		return mdns.RcodeServerFailure, err
@@ -113,7 +116,14 @@ func exchange(ctx context.Context, network, addr string, r *mdns.Msg) (*mdns.Msg
 	query := r.Copy()
 	query.Id = mdns.Id()
 	c := mdns.Client{Net: network, Timeout: tryTimeout}
-	reply, _, err := c.ExchangeContext(ctx, query, addr)
+	conn, err := c.DialContext(ctx, addr)
+	if err != nil {
+		return nil, fmt.Errorf("ask resolver %s: %w", addr, err)
+	}
+	defer conn.Close()
+	// Of ctx the library looks at the deadline only.
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	reply, _, err := c.ExchangeWithConnContext(ctx, query, conn)
 	if err != nil {
 		return nil, fmt.Errorf("ask resolver %s: %w", addr, err)
 	}
