@@ -53,6 +53,8 @@ func AddressChanges(ctx context.Context) (<-chan struct{}, error) {
 		for {
 			select {
 			case <-ctx.Done():
+				for range updates { // whoever sends them waits until they are taken
+				}
 				return
 			case _, open := <-updates:
 				if !open { // the kernel had more news than the socket holds

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -14,6 +15,9 @@ import (
 // ServeHTTP answers one API request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t := parse(r.URL.Path)
+	if only, named := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name="); named {
+		t.only = only
+	}
 	if r.Method == http.MethodGet && t.name == "" && r.URL.Query().Get("watch") != "" {
 		s.watch(w, r, t)
 		return

@@ -170,6 +170,7 @@ func (s *Server) emit(e event) {
 type target struct {
 	path                                    string
 	group, version, namespace, plural, name string
+	only                                    string // of a collection: the one name that a field selector asks for
 }
 
 // parse splits /api/v1/... and /apis/GROUP/VERSION/... paths.
@@ -192,5 +193,5 @@ func parse(path string) target {
 // in reports whether t is an object of the collection c.
 func (t target) in(c target) bool {
 	return t.group == c.group && t.version == c.version && t.plural == c.plural &&
-		(c.namespace == "" || c.namespace == t.namespace)
+		(c.namespace == "" || c.namespace == t.namespace) && (c.only == "" || c.only == t.name)
 }
