@@ -134,7 +134,7 @@ func (a *Agent) runtimeConfig() runtime.Config {
 		Socket:              dir.ContainerdSocket(),
 		Bundle:              a.d.Bundle,
 		CNIConfDir:          dir.CNIConf(),
-		Snapshotter:         a.cfg.Snapshotter,
+		Snapshotter:         a.snapshotter(),
 		PauseImage:          a.cfg.PauseImage,
 		RestrictOOMScoreAdj: !a.d.Host.CapSysResource,
 		SystemdCgroup:       a.d.Host.Systemd && a.d.Host.CgroupVersion == 2,
@@ -142,6 +142,14 @@ func (a *Agent) runtimeConfig() runtime.Config {
 		RegistriesFile:      datadir.Registries,
 		Debug:               a.cfg.Debug,
 	}
+}
+
+// snapshotter is the configured one, or what the look at the host, which has told the user, leaves.
+func (a *Agent) snapshotter() string {
+	if a.cfg.Snapshotter == "" && !a.d.Host.Overlay {
+		return runtime.Native
+	}
+	return a.cfg.Snapshotter
 }
 
 func (a *Agent) networkConfig() network.Config {
@@ -180,7 +188,8 @@ func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
 		ManifestURL:   a.cfg.ManifestURL,
 		ClusterDNS:    a.cfg.ClusterDNS,
 		ClusterDomain: a.cfg.ClusterDomain,
-		ResolvConf:    a.resolvConf(),
+		ResolvConf:    dir.ResolvConf(),
+		HostResolvers: a.cfg.ResolvConf,
 		ClientCA:      a.cfg.Files.ClientCA,
 		Cert:          a.cfg.Files.ServingCert,
 		Key:           a.cfg.Files.ServingKey,
@@ -192,15 +201,6 @@ func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
 			return err
 		},
 	}
-}
-
-// resolvConf is the file that names the host's real resolvers, for pods that use the host's; empty when there are none.
-func (a *Agent) resolvConf() string {
-	r, err := hostos.Upstreams(a.cfg.ResolvConf)
-	if err != nil {
-		return a.cfg.ResolvConf
-	}
-	return r.Path
 }
 
 func (a *Agent) proxyConfig() proxy.Config {

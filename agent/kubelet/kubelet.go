@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig/configfiles"
 	utilfs "k8s.io/kubernetes/pkg/util/filesystem"
 
+	"github.com/clusterd/clusterd/agent/resolvconf"
 	"github.com/clusterd/clusterd/internal/upstream"
 )
 
@@ -42,7 +43,8 @@ type Config struct {
 	ManifestURL   string // optional: static pods over HTTP
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
-	ResolvConf    string // the host's real resolvers; optional: none
+	ResolvConf    string // the file that is kept with the host's real resolvers
+	HostResolvers string // the file they are taken from; optional: wherever the host has them
 	ClientCA      string // PEM file: signs the certificates of callers
 	Cert, Key     string // PEM files: serving
 	Args          []string
@@ -160,6 +162,9 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+	if err := resolvconf.Keep(ctx, k.cfg.ResolvConf, k.cfg.HostResolvers, k.log); err != nil {
+		return err
 	}
 	deps, err := app.UnsecuredDependencies(ctx, k.server, utilfeature.DefaultFeatureGate)
 	if err != nil {

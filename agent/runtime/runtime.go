@@ -106,8 +106,8 @@ func (c Config) validate() error {
 	if len(c.State) > maxState {
 		errs = append(errs, fmt.Errorf("runtime: State %q is longer than %d bytes", c.State, maxState))
 	}
-	if c.Snapshotter != "" && c.Snapshotter != overlayfs && c.Snapshotter != native {
-		errs = append(errs, fmt.Errorf("runtime: snapshotter %q is neither %s nor %s", c.Snapshotter, overlayfs, native))
+	if c.Snapshotter != "" && c.Snapshotter != overlayfs && c.Snapshotter != Native {
+		errs = append(errs, fmt.Errorf("runtime: snapshotter %q is neither %s nor %s", c.Snapshotter, overlayfs, Native))
 	}
 	return errors.Join(errs...)
 }

@@ -93,9 +93,6 @@ func (d Dir) ServerToken() string { return d.server("token") }
 // Manifests is where the user puts objects that the server keeps applied.
 func (d Dir) Manifests() string { return d.server("manifests") }
 
-// Credentials holds the kubeconfigs of the control plane's own components.
-func (d Dir) Credentials() string { return d.server("cred") }
-
 // AgentTLS holds the node's client and serving certificates.
 func (d Dir) AgentTLS() string { return d.agent("tls") }
 
@@ -137,6 +134,9 @@ func (d Dir) PodNetNS() string {
 
 // Images is where the user puts image archives that are imported at start.
 func (d Dir) Images() string { return d.agent("images") }
+
+// ResolvConf is the file with the host's real resolvers, kept for pods.
+func (d Dir) ResolvConf() string { return filepath.Join(d.run, "resolv.conf") }
 
 // CNIConf holds the one network configuration that containerd reads.
 func (d Dir) CNIConf() string { return d.agent("cni") }

@@ -42,7 +42,6 @@ func TestDefaultPaths(t *testing.T) {
 		"DB":               "/var/lib/clusterd/server/db/state.db",
 		"ServerToken":      "/var/lib/clusterd/server/token",
 		"Manifests":        "/var/lib/clusterd/server/manifests",
-		"Credentials":      "/var/lib/clusterd/server/cred",
 		"AgentTLS":         "/var/lib/clusterd/agent/tls",
 		"KubeletCerts":     "/var/lib/clusterd/agent/tls/kubelet",
 		"KubeletRoot":      "/var/lib/clusterd/agent/kubelet",
@@ -54,6 +53,7 @@ func TestDefaultPaths(t *testing.T) {
 		"ContainerdSocket": "/run/clusterd/containerd/containerd.sock",
 		"PodNetNS":         "/run/clusterd/containerd/io.containerd.grpc.v1.cri/netns",
 		"Images":           "/var/lib/clusterd/agent/images",
+		"ResolvConf":       "/run/clusterd/resolv.conf",
 		"CNIConf":          "/var/lib/clusterd/agent/cni",
 		"CNISocket":        "/run/clusterd/cni.sock",
 		"NetworkState":     "/var/lib/clusterd/agent/network",
@@ -137,7 +137,7 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 	for _, dir := range []string{
-		d.ServerTLS(), d.AgentTLS(), d.Credentials(), d.Manifests(), d.PodManifests(), d.KubeletCerts(),
+		d.ServerTLS(), d.AgentTLS(), d.Manifests(), d.PodManifests(), d.KubeletCerts(),
 		filepath.Dir(d.DB()), filepath.Dir(d.ServerToken()),
 	} {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {

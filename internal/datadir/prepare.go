@@ -41,7 +41,7 @@ func (d Dir) open() []string {
 // secret lists the directories with secrets, parents first.
 func (d Dir) secret() []string {
 	return []string{
-		d.server(), d.ServerTLS(), filepath.Dir(d.DB()), d.Credentials(),
+		d.server(), d.ServerTLS(), filepath.Dir(d.DB()),
 		d.AgentTLS(), d.KubeletCerts(), d.PodManifests(),
 	}
 }

@@ -19,10 +19,8 @@ var realResolvConfs = []string{"run/systemd/resolve/resolv.conf", "run/NetworkMa
 type Resolver struct {
 	// Servers are addresses without port, never loopback ones; empty when the host has no resolver.
 	Servers []string
-	// Search are the search domains.
-	Search []string
-	// Path is the file that they were read from, empty when no file names a usable server.
-	Path string
+	// Conf is the file that they were read from, without the lines of other servers; empty when no file names a usable one.
+	Conf string
 }
 
 // Upstreams finds the host's real resolvers. resolvConf names the file to read; empty means /etc/resolv.conf and, if
@@ -65,31 +63,26 @@ func readResolver(path string) (Resolver, error) {
 		return Resolver{}, fmt.Errorf("read resolvers: %w", err)
 	}
 	r := parseResolver(string(b))
-	if len(r.Servers) > 0 {
-		r.Path = path
+	if len(r.Servers) == 0 {
+		r.Conf = ""
 	}
 	return r, nil
 }
 
-// parseResolver follows resolv.conf(5): the last search or domain line counts.
+// parseResolver reads what resolv.conf(5) calls name servers; all other lines go through as they are.
 func parseResolver(text string) Resolver {
 	var r Resolver
+	var conf strings.Builder
 	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		switch f[0] {
-		case "nameserver":
-			if usableServer(f[1]) {
-				r.Servers = append(r.Servers, f[1])
+		if f := strings.Fields(line); len(f) > 0 && f[0] == "nameserver" {
+			if len(f) < 2 || !usableServer(f[1]) {
+				continue
 			}
-		case "search":
-			r.Search = f[1:]
-		case "domain":
-			r.Search = f[1:2]
+			r.Servers = append(r.Servers, f[1])
 		}
+		conf.WriteString(line)
 	}
+	r.Conf = conf.String()
 	return r
 }
 
