@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultMTU in bytes is for nodes without a default route.
-const defaultMTU = 1500
-
 // ensureBridge makes the bridge, or brings the one that is there to the wanted
 // state without taking it down: pods hang on it.
 func ensureBridge(name string, mtu int, addrs []netip.Prefix) (netlink.Link, error) {
@@ -99,35 +96,4 @@ func routeServices(bridge netlink.Link, ranges []netip.Prefix) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// uplinkMTU returns the MTU of the interface of the default route, the one with
-// the lowest metric.
-func uplinkMTU() int {
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
-		if err != nil {
-			continue
-		}
-		routes = slices.DeleteFunc(routes, func(r netlink.Route) bool { return !isDefault(r) })
-		if len(routes) == 0 {
-			continue
-		}
-		best := slices.MinFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })
-		if link, err := netlink.LinkByIndex(best.LinkIndex); err == nil {
-			return link.Attrs().MTU
-		}
-	}
-	return defaultMTU
-}
-
-func isDefault(r netlink.Route) bool {
-	if r.LinkIndex == 0 {
-		return false
-	}
-	if r.Dst == nil {
-		return true
-	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0 && r.Dst.IP.IsUnspecified()
 }

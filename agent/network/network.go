@@ -29,6 +29,7 @@ import (
 	"sync/atomic"
 
 	"github.com/clusterd/clusterd/agent/network/ipam"
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // DefaultBridge is the name of the pods' bridge when Config has none.
@@ -43,8 +44,6 @@ const EndpointName = "clusterd-cni"
 type Config struct {
 	// Bridge is the pods' bridge; optional, DefaultBridge.
 	Bridge string
-	// MTU in bytes; optional, 0 takes that of the uplink.
-	MTU int
 	// ClusterCIDRs are the ranges of all pods of the cluster: traffic to them
 	// keeps the pod's own address.
 	ClusterCIDRs []netip.Prefix
@@ -115,9 +114,6 @@ func (c Config) validate() error {
 	missing("LiveSandboxes", c.LiveSandboxes == nil)
 	if len(c.Bridge) > maxIfName {
 		errs = append(errs, fmt.Errorf("pod network: bridge name %q is longer than %d characters", c.Bridge, maxIfName))
-	}
-	if c.MTU < 0 || c.MTU > 0 && c.MTU < 1280 {
-		errs = append(errs, fmt.Errorf("pod network: MTU %d is below 1280", c.MTU))
 	}
 	return errors.Join(errs...)
 }
@@ -214,10 +210,11 @@ func (n *Network) bringUp(ctx context.Context, old []string, damaged []ipam.Key)
 
 // prepareHost sets the node's kernel switches and its bridge.
 func (n *Network) prepareHost() error {
-	n.mtu = n.cfg.MTU
-	if n.mtu == 0 {
-		n.mtu = uplinkMTU()
+	mtu, err := hostos.MTU()
+	if err != nil {
+		return fmt.Errorf("find the MTU of the node's uplink: %w", err)
 	}
+	n.mtu = mtu
 	bridge, err := ensureBridge(n.cfg.Bridge, n.mtu, n.ledger.Prefixes())
 	if err != nil {
 		return err

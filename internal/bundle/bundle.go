@@ -48,8 +48,6 @@ type Paths struct {
 	CNIBin string
 	// PauseImage is an image archive (OCI layout in a tar).
 	PauseImage string
-	// Hash is the hex SHA-256 of the contents.
-	Hash string
 }
 
 // Extract makes sure that the embedded payload is complete below dir and removes
@@ -110,7 +108,7 @@ func paths(dir string, index archive.Index) Paths {
 	final := filepath.Join(dir, index.Hash[:nameDigits])
 	return Paths{
 		Runc: filepath.Join(final, runcName), Shim: filepath.Join(final, shimName), CNIBin: filepath.Join(final, cniName),
-		PauseImage: filepath.Join(final, pauseName), Hash: index.Hash,
+		PauseImage: filepath.Join(final, pauseName),
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"strings"
 
 	"github.com/clusterd/clusterd/internal/atomicfile"
 )
@@ -25,11 +24,8 @@ type Config struct {
 	// CA is the PEM bundle that the server's certificate is checked against.
 	// Required.
 	CA []byte
-	// Cert and Key are the client's, PEM. Either both or none: without them the
-	// file names a cluster but nobody to be.
+	// Cert and Key are the client's, PEM. Required.
 	Cert, Key []byte
-	// Name is that of cluster, user and context. Empty means "default".
-	Name string
 }
 
 // Write puts c at path, with exactly the given mode, in one atomic step. The
@@ -54,8 +50,10 @@ func (c Config) validate() error {
 		return errors.New("no server URL")
 	case len(c.CA) == 0:
 		return errors.New("no CA certificate")
-	case (len(c.Cert) == 0) != (len(c.Key) == 0):
-		return errors.New("a client certificate needs its key, and a key its certificate")
+	case len(c.Cert) == 0:
+		return errors.New("no client certificate")
+	case len(c.Key) == 0:
+		return errors.New("no client key")
 	}
 	return nil
 }
@@ -72,23 +70,25 @@ func same(path string, mode fs.FileMode, data []byte) bool {
 // marshal is plain text on purpose: the file has one fixed shape, and people
 // read it.
 func (c Config) marshal() []byte {
-	name := c.Name
-	if name == "" {
-		name = "default"
-	}
-	name = strconv.QuoteToASCII(name)
-	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: v1\nkind: Config\ncurrent-context: %s\n", name)
-	fmt.Fprintf(&b, "clusters:\n- name: %s\n  cluster:\n    server: %s\n    certificate-authority-data: %s\n",
-		name, strconv.QuoteToASCII(c.Server), encode(c.CA))
-	fmt.Fprintf(&b, "contexts:\n- name: %s\n  context:\n    cluster: %s\n    user: %s\n", name, name, name)
-	if len(c.Cert) == 0 {
-		fmt.Fprintf(&b, "users:\n- name: %s\n  user: {}\n", name)
-		return []byte(b.String())
-	}
-	fmt.Fprintf(&b, "users:\n- name: %s\n  user:\n    client-certificate-data: %s\n    client-key-data: %s\n",
-		name, encode(c.Cert), encode(c.Key))
-	return []byte(b.String())
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: default
+clusters:
+- name: default
+  cluster:
+    server: %s
+    certificate-authority-data: %s
+contexts:
+- name: default
+  context:
+    cluster: default
+    user: default
+users:
+- name: default
+  user:
+    client-certificate-data: %s
+    client-key-data: %s
+`, strconv.QuoteToASCII(c.Server), encode(c.CA), encode(c.Cert), encode(c.Key))
 }
 
 func encode(pem []byte) string { return base64.StdEncoding.EncodeToString(pem) }
