@@ -101,18 +101,23 @@ const returned = " failed"
 
 // noise is in messages that no reader can act on.
 var noise = []string{
-	"failed to load cni during init",    // the pod network comes later, and CRI watches for it
-	"failed check for fsverity support", // most file systems have none
-	"cleaning up after shim",            // of a container that ends
-	"cleanup warnings",                  // the same
-	"failed sending message on channel", // to a shim that has ended
-	"failed to get task metrics",        // of a container that has just ended
-	"cgroups: epoll wait",               // a shim watched the memory of a container that has ended
+	"failed to load cni during init",       // the pod network comes later, and CRI watches for it
+	"failed check for fsverity support",    // most file systems have none
+	"cleaning up after shim",               // of a container that ends
+	"cleanup warnings",                     // the same
+	"failed sending message on channel",    // to a shim that has ended
+	"warnings while cleaning up dead shim", // that runc has nothing left of it
+	"failed to get task metrics",           // of a container that has just ended
+	"cgroups: epoll wait",                  // a shim watched the memory of a container that has ended
 }
 
 func isNoise(e *logrus.Entry) bool {
-	if _, isError := e.Data[logrus.ErrorKey]; isError && strings.HasSuffix(e.Message, returned) {
+	err, isError := e.Data[logrus.ErrorKey].(error)
+	switch {
+	case isError && strings.HasSuffix(e.Message, returned):
 		return true
+	case isError && e.Message == "failed to delete task" && strings.Contains(err.Error(), "container not created"):
+		return true // there is nothing to delete: its start was cut off
 	}
 	return slices.ContainsFunc(noise, func(text string) bool { return strings.Contains(e.Message, text) })
 }

@@ -121,6 +121,7 @@ func expected(r slog.Record) bool {
 	return false
 }
 
+// expectedLines are parts of a line's message, of its error, or of both with a space between them.
 var expectedLines = []string{
 	// CAP_SYS_RESOURCE is missing, which is said once at the start.
 	"Failed to set rlimit on max file handles",
@@ -135,6 +136,9 @@ var expectedLines = []string{
 	// A container or its cgroup went away between being listed and being looked at.
 	"ContainerStatus from runtime service failed",
 	"failed to read memory cgroup",
+	"Partial failure issuing cadvisor.ContainerInfoV2",
+	"ReopenContainerLog from runtime service failed rpc error: code = Unknown desc = container is not running",
+	"reopen container log failed rpc error: code = Unknown desc = container is not running",
 	// The directory of static pods is empty.
 	"The manifest file is empty, ignoring.",
 }

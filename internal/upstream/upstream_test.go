@@ -106,6 +106,17 @@ func TestSetup(t *testing.T) {
 	if s := lines(); s != "" {
 		t.Errorf("what is expected is shown: %s", s)
 	}
+	gone := "rpc error: code = Unknown desc = container is not running"
+	klog.ErrorS(errors.New(gone), "ReopenContainerLog from runtime service failed", "containerID", "a")
+	klog.ErrorS(errors.New(`partial failures: ["/kubepods/x": ...]`), "Partial failure issuing cadvisor.ContainerInfoV2")
+	if s := lines(); s != "" {
+		t.Errorf("what is said of a container that has just ended is shown: %s", s)
+	}
+	klog.ErrorS(errors.New("rpc error: code = Unknown desc = disk full"), "ReopenContainerLog from runtime service failed")
+	klog.ErrorS(errors.New(gone), "Something else failed")
+	if s := lines(); strings.Count(s, "level=WARN") != 2 {
+		t.Errorf("what is alike in part is hidden: %s", s)
+	}
 	logrus.Info("detail")
 	logrus.Warn("from logrus")
 	if s := lines(); !strings.Contains(s, "from logrus") || strings.Contains(s, "detail") {
