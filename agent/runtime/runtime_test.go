@@ -22,6 +22,7 @@ import (
 	"github.com/clusterd/clusterd/agent/runtime"
 	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/testkit"
+	"github.com/clusterd/clusterd/internal/testkit/image"
 )
 
 // configVariable tells this executable to be a runtime and not a test.
@@ -177,7 +178,7 @@ func TestArchivesAreImportedAndPinned(t *testing.T) {
 		return
 	}
 	n := newNode(t)
-	for name, compress := range map[string]func(*testing.T, []byte) []byte{"plain.tar": asIs, "zipped.tar.gz": gzipped, "small.tar.zst": zstandard} {
+	for name, compress := range map[string]func(testing.TB, []byte) []byte{"plain.tar": asIs, "zipped.tar.gz": image.Gzip, "small.tar.zst": image.Zstd} {
 		image := "example.test/" + strings.TrimSuffix(name, filepath.Ext(name)) + ":v1"
 		writeFile(t, filepath.Join(n.config.ImagesDir, name), compress(t, imageArchive(t, image)))
 	}

@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"net"
@@ -13,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/clusterd/clusterd/internal/testkit/image"
 	"github.com/clusterd/clusterd/internal/testkit/lab"
 )
 
@@ -45,9 +43,9 @@ func TestCluster(t *testing.T) {
 	put(t, c, "/etc/clusterd/config.yaml", []byte(configFile))
 	put(t, c, "/etc/clusterd/scheduler.yaml", []byte(schedulerConfig))
 	put(t, c, "/etc/clusterd/resolv.conf", []byte("nameserver "+lab.HubAddress+"\n"))
-	put(t, c, dirs.Images()+"/tools.tar", archive(t, tools))
-	put(t, c, dirs.Images()+"/gz.tar.gz", gzipped(t, archive(t, variant(t, "clusterd.test/gz:1"))))
-	put(t, c, dirs.Images()+"/zst.tar.zst", zstandard(t, archive(t, variant(t, "clusterd.test/zst:1"))))
+	put(t, c, dirs.Images()+"/tools.tar", image.Bytes(t, tools))
+	put(t, c, dirs.Images()+"/gz.tar.gz", image.Gzip(t, image.Bytes(t, variant(t, "clusterd.test/gz:1"))))
+	put(t, c, dirs.Images()+"/zst.tar.zst", image.Zstd(t, image.Bytes(t, variant(t, "clusterd.test/zst:1"))))
 	serveUpstreamDNS(t)
 	servePodManifest(t, c.Node)
 	notified := notifications(t, c.Node.Path("/tmp/notify.sock"))
@@ -76,28 +74,6 @@ func TestCluster(t *testing.T) {
 	t.Run("Renewal", s.testRenewal)
 	t.Run("Kill", s.testKill)
 	t.Run("KillAmongPods", s.testKillAmongPods)
-}
-
-func gzipped(t *testing.T, data []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	if _, err := w.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func zstandard(t *testing.T, data []byte) []byte {
-	t.Helper()
-	w, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w.EncodeAll(data, nil)
 }
 
 // serveUpstreamDNS answers upstream.example from outside the node, as the host's resolver would.

@@ -24,7 +24,7 @@ func (s *suite) testImages(t *testing.T) {
 		s.runs(t, imagePod(row.pod, row.image, corev1.PullNever))
 	}
 	const name = "clusterd.test/by-hand:1"
-	put(t, s.Cluster, "/tmp/by-hand.tar", archive(t, variant(t, name)))
+	put(t, s.Cluster, "/tmp/by-hand.tar", image.Bytes(t, variant(t, name)))
 	for range 2 { // the second import finds everything there
 		if out, err := s.Clusterd(t.Context(), nil, "images", "import", "/tmp/by-hand.tar"); err != nil {
 			t.Fatal(out, err)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -114,16 +113,6 @@ func busybox() ([]image.File, error) {
 		}
 	}
 	return files, nil
-}
-
-// archive is an OCI archive of the images.
-func archive(t *testing.T, images ...*image.Image) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	if err := image.Archive(&b, images...); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
 }
 
 // variant is an image of a digest of its own: busybox with a label.
