@@ -3,10 +3,7 @@ package runtime
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,9 +11,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/clusterd/clusterd/internal/bundle"
+	"github.com/clusterd/clusterd/internal/testkit"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files; the test fails then")
 
 func testConfig() Config {
 	return Config{
@@ -34,20 +30,7 @@ func TestContainerdConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "plugins.toml")
-	if *update {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		t.Fatal("golden file written; run again without -update")
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("containerd's configuration changed:\n%s", got)
-	}
+	testkit.Golden(t, "plugins.toml", string(got))
 }
 
 func TestConfigIsChecked(t *testing.T) {
@@ -90,6 +73,14 @@ func TestLogs(t *testing.T) {
 		"noise": {log: func(e *log.Entry) {
 			e.WithError(errors.New("why")).Error("failed to load cni during init, please check")
 		}},
+		"what is left of a dead shim": {log: func(e *log.Entry) {
+			e.WithField("id", "a").Warn("warnings while cleaning up dead shim")
+		}},
+		"a task that never was": {log: func(e *log.Entry) {
+			e.WithError(errors.New("rpc error: code = NotFound desc = container not created: not found")).Error("failed to delete task")
+		}},
+		"a task that stays": {log: func(e *log.Entry) { e.WithError(errors.New("busy")).Error("failed to delete task") },
+			want: `level=ERROR msg="failed to delete task" error=busy`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			previous := log.L

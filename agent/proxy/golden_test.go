@@ -1,0 +1,44 @@
+package proxy
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/clusterd/clusterd/internal/testkit"
+)
+
+func testConfig() Config {
+	return Config{
+		NodeName:     "one",
+		Mode:         "nftables",
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("fd42::/48")},
+		Server:       "https://127.0.0.1:6443",
+		CA:           "/tls/server-ca.crt",
+		Cert:         "/tls/client-kube-proxy.crt", Key: "/tls/client-kube-proxy.key",
+		Kubeconfig: "/tls/kube-proxy.yaml",
+	}
+}
+
+// TestArguments keeps the flags of kube-proxy, and its kubeconfig, as they are, so that a change is one that somebody has
+// looked at.
+func TestArguments(t *testing.T) {
+	testkit.Golden(t, "args.txt", strings.Join(args(testConfig()), "\n")+"\n")
+	testkit.Golden(t, "kubeconfig.yaml", string(kubeconfig(testConfig())))
+}
+
+func TestWrongArguments(t *testing.T) {
+	for arg, want := range map[string]string{
+		"bogus=1":                     `no flag "bogus"`,
+		"config=/etc/proxy.yaml":      "cannot be used here",
+		"--cleanup":                   "cannot be used here",
+		"detect-local-mode=telepathy": "kube-proxy-arg",
+	} {
+		c := testConfig()
+		c.Args = []string{arg}
+		if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error is %v, want one with %q", arg, err, want)
+		}
+	}
+}
