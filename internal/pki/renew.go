@@ -55,6 +55,9 @@ func (r *Renewer) Run(ctx context.Context, ready func()) error {
 	if err := r.ensure(ctx); err != nil {
 		return err
 	}
+	if ctx.Err() != nil { // the leaves are not all there
+		return nil
+	}
 	ready()
 	ticker := time.NewTicker(r.interval)
 	defer ticker.Stop()
