@@ -147,9 +147,19 @@ func args(c Config) []string {
 // Name is the component's name.
 func (s *Server) Name() string { return "api server" }
 
+// interruptedStart is how long a start that is no longer wanted may go on.
+const interruptedStart = 3 * time.Second
+
 // Run serves until ctx ends. It is ready when /readyz is.
+//
+// A start is not cut off, but stopped when it is complete: upstream ends the process when a hook of its start fails.
 func (s *Server) Run(ctx context.Context, ready func()) error {
-	agg, err := s.chain(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	agg, err := s.chain(life)
 	if err != nil {
 		return err
 	}
@@ -159,12 +169,23 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}
 	s.cfg.Transport.SetHandler(agg.GenericAPIServer.Handler)
 	done := make(chan error, 1)
-	go func() { done <- prepared.Run(ctx) }()
-	if err := s.awaitReady(ctx, done); err != nil {
+	go func() { done <- prepared.Run(life) }()
+	starting, giveUp := context.WithCancel(life)
+	defer giveUp()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(interruptedStart, giveUp) })()
+	if err := s.awaitReady(starting, done); err != nil {
 		return err
 	}
-	ready()
-	return <-done
+	if ctx.Err() == nil {
+		ready()
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		stop()
+		return <-done
+	}
 }
 
 // chain makes the delegating servers, with the process's own identities accepted in front of all authenticators.
@@ -197,7 +218,7 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	return agg, s.addKubeletHook(agg.GenericAPIServer)
 }
 
-// awaitReady polls /readyz through the handler. It ends early when the server does.
+// awaitReady polls /readyz through the handler. It ends early when the server does, or ctx.
 func (s *Server) awaitReady(ctx context.Context, done <-chan error) error {
 	client := http.Client{Transport: s.cfg.Transport.Config(inproc.User("system:apiserver", "system:masters"), "clusterd").Transport}
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -209,12 +230,12 @@ func (s *Server) awaitReady(ctx context.Context, done <-chan error) error {
 		select {
 		case <-tick.C:
 		case err := <-done:
-			if err == nil && ctx.Err() == nil {
+			if err == nil {
 				err = fmt.Errorf("the API server ended before it was ready")
 			}
 			return err
 		case <-ctx.Done():
-			return <-done
+			return nil
 		}
 	}
 }

@@ -136,6 +136,9 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	list, err := c.build(ctx, cc, root)
+	if ctx.Err() != nil { // its constructors read from the API, and fail when they are interrupted
+		return nil
+	}
 	if err != nil {
 		return err
 	}
