@@ -1,6 +1,6 @@
 # make run is the way to a cluster; see README.md.
 .DEFAULT_GOAL := build
-.PHONY: run build test unit e2e guest vet lint bench clean
+.PHONY: run build test unit race e2e guest vet lint bench clean
 
 run: build ## from a bare Debian with Go to a cluster in the foreground
 	scripts/packages run
@@ -9,10 +9,10 @@ run: build ## from a bare Debian with Go to a cluster in the foreground
 build: ## bin/clusterd, with everything in it
 	scripts/build
 
-test: ## everything: build, vet, lint, unit and end-to-end tests, and a guest with cgroup v2
+test: ## everything: lint, build, vet, unit tests, race detector, end-to-end tests, a guest with cgroup v2
 	scripts/test all
 
-unit e2e guest vet lint: ## one part of the tests
+unit race e2e guest vet lint: ## one part of the tests
 	scripts/test $@
 
 bench: ## the figures beside the baseline's
