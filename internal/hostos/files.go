@@ -60,12 +60,14 @@ func FileChanges(ctx context.Context, files []string) <-chan struct{} {
 	return told
 }
 
-// watch watches the folders of the files and of what they link to: such files are usually replaced, not written. What is
-// watched already, or does not exist, changes nothing.
+// watch watches the folders of the files and of what they link to, since such files are usually replaced, and the files
+// themselves, since one that is mounted, as in containers, is in another folder for whoever writes it. What is watched
+// already, or does not exist, changes nothing.
 func watch(w *fsnotify.Watcher, files []string) {
 	for _, f := range files {
 		_ = w.Add(filepath.Dir(f))
 		if target, err := filepath.EvalSymlinks(f); err == nil {
+			_ = w.Add(target)
 			_ = w.Add(filepath.Dir(target))
 		}
 	}
