@@ -183,6 +183,7 @@ func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
 		RootDir:       dir.KubeletRoot(),
 		PodLogsDir:    dir.PodLogs(),
 		CertDir:       dir.KubeletCerts(),
+		VolumePlugins: dir.VolumePlugins(),
 		Socket:        dir.ContainerdSocket(),
 		ManifestPath:  manifests,
 		ManifestURL:   a.cfg.ManifestURL,

@@ -118,6 +118,7 @@ func controllersConfig(cfg Config, d Deps) controllers.Config {
 		SigningKey:        clientKey,
 		ServingCert:       serverCA,
 		ServingKey:        serverKey,
+		VolumePlugins:     d.Dir.VolumePlugins(),
 		Args:              cfg.ControllerManagerArgs,
 		Transport:         d.Transport,
 	}

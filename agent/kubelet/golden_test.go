@@ -25,6 +25,7 @@ func testConfig() Config {
 		RootDir:       "/data/agent/kubelet",
 		PodLogsDir:    "/var/log/pods",
 		CertDir:       "/data/agent/tls/kubelet",
+		VolumePlugins: "/data/agent/volume-plugins",
 		Socket:        "/run/clusterd/containerd/containerd.sock",
 		ManifestPath:  "/data/agent/pod-manifests",
 		ManifestURL:   "http://192.0.2.7/pods.yaml",

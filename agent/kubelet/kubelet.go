@@ -38,6 +38,7 @@ type Config struct {
 	RootDir       string
 	PodLogsDir    string
 	CertDir       string
+	VolumePlugins string // FlexVolume drivers
 	Socket        string // containerd's, for CRI
 	ManifestPath  string // static pods: a directory or a file
 	ManifestURL   string // optional: static pods over HTTP
@@ -71,7 +72,7 @@ func New(cfg Config, log *slog.Logger) (*Kubelet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("default the kubelet's options: %w", err)
 	}
-	prefer(&s.KubeletConfiguration)
+	prefer(&s.KubeletConfiguration, cfg)
 	args, err := fromFile(s, cfg.Args)
 	if err != nil {
 		return nil, err
@@ -111,12 +112,13 @@ func fromFile(s *options.KubeletServer, args []string) (rest []string, err error
 }
 
 // prefer sets what we choose differently from upstream and a user's configuration file may choose again.
-func prefer(c *kubeletconfig.KubeletConfiguration) {
+func prefer(c *kubeletconfig.KubeletConfiguration, cfg Config) {
 	c.SerializeImagePulls = false
 	// A small disk is not full at 10 % free; upstream's figures are for the disks of cloud machines.
 	c.EvictionHard = map[string]string{"memory.available": "100Mi", "imagefs.available": "5%", "nodefs.available": "5%", "nodefs.inodesFree": "5%"}
 	c.EvictionMinimumReclaim = map[string]string{"imagefs.available": "10%", "nodefs.available": "10%"}
 	c.FailSwapOn = false
+	c.VolumePluginDir = cfg.VolumePlugins
 }
 
 // require sets what makes the kubelet part of this node; a configuration file does not change it.

@@ -105,6 +105,10 @@ func (d Dir) ProxyKubeconfig() string { return d.agent("tls", "kube-proxy.yaml")
 // KubeletRoot is the kubelet's root directory: volumes, plugins, checkpoints.
 func (d Dir) KubeletRoot() string { return d.agent("kubelet") }
 
+// VolumePlugins is where the kubelet and the controllers look for FlexVolume
+// drivers. Upstream's own place is in /usr, and made when it is missing.
+func (d Dir) VolumePlugins() string { return d.agent("volume-plugins") }
+
 // PodManifests is the default directory of static pods.
 func (d Dir) PodManifests() string { return d.agent("pod-manifests") }
 

@@ -46,6 +46,7 @@ func TestDefaultPaths(t *testing.T) {
 		"KubeletCerts":     "/var/lib/clusterd/agent/tls/kubelet",
 		"KubeletRoot":      "/var/lib/clusterd/agent/kubelet",
 		"ProxyKubeconfig":  "/var/lib/clusterd/agent/tls/kube-proxy.yaml",
+		"VolumePlugins":    "/var/lib/clusterd/agent/volume-plugins",
 		"PodManifests":     "/var/lib/clusterd/agent/pod-manifests",
 		"PodLogs":          "/var/log/pods",
 		"ContainerdRoot":   "/var/lib/clusterd/agent/containerd",

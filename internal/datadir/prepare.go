@@ -34,7 +34,7 @@ func (d Dir) open() []string {
 	return []string{
 		d.root, d.run, d.agent(),
 		d.Payload(), d.Images(), d.CNIConf(), d.NetworkState(), d.PodLogs(),
-		d.KubeletRoot(), d.ContainerdRoot(), d.ContainerdState(),
+		d.KubeletRoot(), d.VolumePlugins(), d.ContainerdRoot(), d.ContainerdState(),
 	}
 }
 

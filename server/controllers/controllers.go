@@ -47,6 +47,7 @@ type Config struct {
 	ServiceAccountKey          string   // PEM file: signs tokens of secrets
 	SigningCert, SigningKey    string   // PEM files: the CA for client certificates
 	ServingCert, ServingKey    string   // PEM files: the CA for kubelets' serving certificates
+	VolumePlugins              string   // FlexVolume drivers, a directory
 	Args                       []string // optional: the user's key=value flags for kube-controller-manager
 	Transport                  *inproc.Transport
 }
@@ -100,6 +101,7 @@ func args(c Config) []string {
 		"cluster-signing-legacy-unknown-cert-file=" + c.ServingCert,
 		"cluster-signing-legacy-unknown-key-file=" + c.ServingKey,
 		"configure-cloud-routes=false",
+		"flex-volume-plugin-dir=" + c.VolumePlugins,
 		"leader-elect=false",
 		"profiling=false",
 		"root-ca-file=" + c.RootCA,

@@ -15,6 +15,7 @@ func TestArguments(t *testing.T) {
 		ServiceCIDRs:      []netip.Prefix{netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("fd43::/112")},
 		RootCA:            "/tls/server-ca.crt",
 		ServiceAccountKey: "/tls/service.key",
+		VolumePlugins:     "/data/agent/volume-plugins",
 		SigningCert:       "/tls/client-ca.crt", SigningKey: "/tls/client-ca.key",
 		ServingCert: "/tls/server-ca.crt", ServingKey: "/tls/server-ca.key",
 	}), "\n")+"\n")
