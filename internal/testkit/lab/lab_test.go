@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,7 @@ func up(t *testing.T) *lab.Node {
 		}
 	}
 	t.Setenv("LAB_DIR", "")
+	before := mountPoints()
 	l, err := lab.New("/var/tmp/clusterd-lab-unit")
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +39,23 @@ func up(t *testing.T) *lab.Node {
 		if err := l.Clean(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
+		for _, dir := range mountPoints() {
+			if !slices.Contains(before, dir) {
+				t.Errorf("the lab leaves %s on the machine", dir)
+			}
+		}
 	})
 	return n
+}
+
+// mountPoints lists the directories of the machine that exist of those that a node has of its own.
+func mountPoints() (found []string) {
+	for _, dir := range []string{"/etc/clusterd", "/var/lib/clusterd", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/containerd"} {
+		if _, err := os.Stat(dir); err == nil {
+			found = append(found, dir)
+		}
+	}
+	return found
 }
 
 func TestNode(t *testing.T) {
