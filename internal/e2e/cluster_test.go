@@ -68,6 +68,7 @@ func TestCluster(t *testing.T) {
 			})
 		}
 	})
+	t.Run("HostResolvers", s.testHostResolvers)
 	t.Run("NetworkNamespaces", s.testNetworkNamespaces)
 	t.Run("SecondInstance", s.testSecondInstance)
 	t.Run("Restart", s.testRestart)

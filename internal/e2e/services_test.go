@@ -6,9 +6,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterd/clusterd/internal/testkit/lab"
@@ -127,4 +130,28 @@ func (s *suite) testEgress(t *testing.T) {
 	}))
 	s.runs(t, newPod("egress", idle()))
 	s.tries(t, "egress", contains(s.Node.Addr()+":"), "tool", "get", "http://"+lab.HubAddress+":18070/")
+}
+
+// testHostResolvers changes the host's resolvers: a pod that uses them gets those that there are when it starts.
+func (s *suite) testHostResolvers(t *testing.T) {
+	pod := func(name, want string) {
+		p := newPod(name, idle())
+		p.Spec.DNSPolicy = corev1.DNSDefault
+		s.runs(t, p)
+		if got := s.exec(t, name, "cat", "/etc/resolv.conf"); got != want {
+			t.Errorf("the pod %s has the resolvers %q, want %q", name, got, want)
+		}
+	}
+	before := "nameserver " + lab.HubAddress
+	pod("resolvers-before", before)
+	const changed = "search changed.example\nnameserver 192.0.2.53"
+	put(t, s.Cluster, "/etc/clusterd/resolv.conf", []byte(changed+"\nnameserver 127.0.0.53\n"))
+	defer put(t, s.Cluster, "/etc/clusterd/resolv.conf", []byte(before+"\n"))
+	eventually(t, 10*time.Second, func(context.Context) string {
+		if b, err := os.ReadFile(s.Node.Path(dirs.ResolvConf())); err != nil || strings.TrimSpace(string(b)) != changed {
+			return fmt.Sprintf("the change is not noticed: %q, %v", b, err)
+		}
+		return ""
+	})
+	pod("resolvers-after", changed)
 }
