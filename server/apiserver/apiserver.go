@@ -147,12 +147,10 @@ func args(c Config) []string {
 // Name is the component's name.
 func (s *Server) Name() string { return "api server" }
 
-// interruptedStart is how long a start that is no longer wanted may go on.
-const interruptedStart = 3 * time.Second
-
 // Run serves until ctx ends. It is ready when /readyz is.
 //
-// A start is not cut off, but stopped when it is complete: upstream ends the process when a hook of its start fails.
+// A start is not cut off, but stopped when it is complete: upstream ends the process when a hook of its start fails. Whoever
+// runs the server bounds the stop.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	if ctx.Err() != nil {
 		return nil
@@ -170,10 +168,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	s.cfg.Transport.SetHandler(agg.GenericAPIServer.Handler)
 	done := make(chan error, 1)
 	go func() { done <- prepared.Run(life) }()
-	starting, giveUp := context.WithCancel(life)
-	defer giveUp()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(interruptedStart, giveUp) })()
-	if err := s.awaitReady(starting, done); err != nil {
+	if err := s.awaitReady(life, done); err != nil {
 		return err
 	}
 	if ctx.Err() == nil {
@@ -218,7 +213,7 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	return agg, s.addKubeletHook(agg.GenericAPIServer)
 }
 
-// awaitReady polls /readyz through the handler. It ends early when the server does, or ctx.
+// awaitReady polls /readyz through the handler. It ends early when the server does.
 func (s *Server) awaitReady(ctx context.Context, done <-chan error) error {
 	client := http.Client{Transport: s.cfg.Transport.Config(inproc.User("system:apiserver", "system:masters"), "clusterd").Transport}
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -234,8 +229,6 @@ func (s *Server) awaitReady(ctx context.Context, done <-chan error) error {
 				err = fmt.Errorf("the API server ended before it was ready")
 			}
 			return err
-		case <-ctx.Done():
-			return nil
 		}
 	}
 }
