@@ -88,7 +88,7 @@ func begin(t *testing.T, c lifecycle.Component) {
 // beginStore makes the certificates and runs the datastore: all that an API server needs.
 func beginStore(t *testing.T, cfg Config, d Deps) *datastore.Store {
 	t.Helper()
-	begin(t, &certificates{cfg, d})
+	begin(t, newCertificates(cfg, d))
 	store, err := datastore.New(datastore.Config{Path: d.Dir.DB()}, d.Log)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func beginAPI(t *testing.T, cfg Config, d Deps) {
 func TestCertificatesContract(t *testing.T) {
 	testkit.Component(t, func(t *testing.T) lifecycle.Component {
 		cfg, d := plane(t)
-		return &certificates{cfg, d}
+		return newCertificates(cfg, d)
 	})
 }
 
