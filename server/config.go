@@ -9,27 +9,19 @@ import (
 	"net/netip"
 
 	"github.com/urfave/cli/v2"
-	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/options"
 )
 
 // Config is what the server command was told by its command line, the environment and the configuration files,
 // with defaults filled in. It is immutable once FromContext has returned it.
 type Config struct {
-	// DataDir is the absolute directory under which everything persistent lives.
-	DataDir string
+	// Node is what both roles are told.
+	options.Node
 	// Token is the secret that joining nodes show. Empty: the one on disk, or else a new one.
 	Token string
-
-	// NodeName is the name of this machine's Node object: a DNS name of at most 63 characters.
-	NodeName string
-	// NodeIPs are this node's addresses, at most one of each family, the primary one first. Empty: found on the host.
-	NodeIPs []netip.Addr
-	// NodeLabels and NodeTaints are given to the Node object when it registers.
-	NodeLabels map[string]string
-	NodeTaints []corev1.Taint
 
 	// BindAddress is the address on which the API server listens; unspecified (0.0.0.0 or ::) means all.
 	BindAddress netip.Addr
@@ -50,8 +42,6 @@ type Config struct {
 	ClusterDNS []netip.Addr
 	// ClusterDomain is the DNS domain of the cluster, without a dot at its end.
 	ClusterDomain string
-	// ResolvConf is the file with the resolvers to which names outside the cluster go. Empty: the host's.
-	ResolvConf string
 
 	// WriteKubeconfig is the absolute path of the administrator's kubeconfig, WriteKubeconfigMode its permissions.
 	WriteKubeconfig     string
@@ -67,25 +57,8 @@ type Config struct {
 	APIServerArgs         []string
 	ControllerManagerArgs []string
 	SchedulerArgs         []string
-	KubeletArgs           []string
-	ProxyArgs             []string
 	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration file that exists. Empty: upstream's defaults.
 	SchedulerConfig string
-
-	// ProxyMode is "nftables" or "iptables". Empty: chosen from what the host has.
-	ProxyMode string
-	// PodManifestPath is the absolute path of the static pods' directory or file. Empty: the one in the data directory.
-	PodManifestPath string
-	// PodManifestURL serves static pods over http or https. Empty: none.
-	PodManifestURL string
-	// PauseImage is the image of the pod sandbox. Empty: the one in the executable.
-	PauseImage string
-	// Snapshotter is "overlayfs" or "native". Empty: overlayfs where it works, else native.
-	Snapshotter string
-
-	// Debug turns on debug messages; LogFormat is "text" or "json".
-	Debug     bool
-	LogFormat string
 }
 
 // FromContext merges the command line, the environment and the configuration files and checks the result. It reads
@@ -93,7 +66,7 @@ type Config struct {
 func FromContext(c *cli.Context) (Config, error) {
 	p := &config.Problems{}
 	v := config.Load(c, Flags(), p)
-	r := reader{v: v, p: p}
+	r := reader{options.Reader{V: v, P: p}}
 	cfg := r.read()
 	return cfg, p.Err()
 }

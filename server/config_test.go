@@ -17,6 +17,7 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/options"
 	"github.com/clusterd/clusterd/server"
 )
 
@@ -75,9 +76,9 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := server.Config{
-		DataDir:              "/var/lib/clusterd",
-		NodeName:             strings.ToLower(host),
-		NodeLabels:           map[string]string{},
+		Node: options.Node{
+			DataDir: "/var/lib/clusterd", NodeName: strings.ToLower(host), NodeLabels: map[string]string{}, LogFormat: "text",
+		},
 		BindAddress:          netip.IPv4Unspecified(),
 		HTTPSListenPort:      6443,
 		ClusterCIDRs:         prefixes("10.42.0.0/16"),
@@ -87,7 +88,6 @@ func TestDefaults(t *testing.T) {
 		ClusterDomain:        "cluster.local",
 		WriteKubeconfig:      "/etc/clusterd/kubeconfig.yaml",
 		WriteKubeconfigMode:  0o600,
-		LogFormat:            "text",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
@@ -138,14 +138,26 @@ func TestEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := server.Config{
-		DataDir:    "/srv/clusterd",
-		Token:      "s3cret",
-		NodeName:   "one.example.org",
-		NodeIPs:    addrs("192.168.7.5", "fd07::5"),
-		NodeLabels: map[string]string{"disk": "ssd", "zone": "a", "example.org/empty": ""},
-		NodeTaints: []corev1.Taint{
-			{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}, {Key: "old", Effect: corev1.TaintEffectNoExecute},
+		Node: options.Node{
+			NodeTaints: []corev1.Taint{
+				{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}, {Key: "old", Effect: corev1.TaintEffectNoExecute},
+			},
+			DataDir:         "/srv/clusterd",
+			NodeName:        "one.example.org",
+			NodeIPs:         addrs("192.168.7.5", "fd07::5"),
+			NodeLabels:      map[string]string{"disk": "ssd", "zone": "a", "example.org/empty": ""},
+			ResolvConf:      file,
+			KubeletArgs:     []string{"max-pods=20", "node-status-update-frequency="},
+			ProxyArgs:       []string{"v=4"},
+			ProxyMode:       "iptables",
+			PodManifestPath: "/srv/pods",
+			PodManifestURL:  "https://example.org/pods.yaml",
+			PauseImage:      "example.org/pause:1",
+			Snapshotter:     "native",
+			Debug:           true,
+			LogFormat:       "json",
 		},
+		Token:                 "s3cret",
 		BindAddress:           netip.MustParseAddr("192.168.7.5"),
 		HTTPSListenPort:       7443,
 		AdvertiseAddress:      netip.MustParseAddr("192.168.7.6"),
@@ -155,7 +167,6 @@ func TestEverything(t *testing.T) {
 		ServiceNodePortRange:  utilnet.PortRange{Base: 20000, Size: 100},
 		ClusterDNS:            addrs("10.53.0.10", "fd53::a"),
 		ClusterDomain:         "k8s.example.org",
-		ResolvConf:            file,
 		WriteKubeconfig:       "/srv/kubeconfig",
 		WriteKubeconfigMode:   0o640,
 		Disable:               []string{"dns"},
@@ -163,16 +174,7 @@ func TestEverything(t *testing.T) {
 		APIServerArgs:         []string{"feature-gates=A=true,B=false", "v=2"},
 		ControllerManagerArgs: []string{"controllers=*"},
 		SchedulerArgs:         []string{"v=3"},
-		KubeletArgs:           []string{"max-pods=20", "node-status-update-frequency="},
-		ProxyArgs:             []string{"v=4"},
 		SchedulerConfig:       file,
-		ProxyMode:             "iptables",
-		PodManifestPath:       "/srv/pods",
-		PodManifestURL:        "https://example.org/pods.yaml",
-		PauseImage:            "example.org/pause:1",
-		Snapshotter:           "native",
-		Debug:                 true,
-		LogFormat:             "json",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
@@ -316,8 +318,8 @@ func TestAllProblemsAtOnce(t *testing.T) {
 			`kubelet.kubernetes.io and node.kubernetes.io, and ` + strings.Join(kubeletapis.KubeletLabels(), ", "),
 		`--node-label: "e= f g": the value " f g" is no label value: ` + content.IsLabelValue(" f g")[0],
 		`--node-taint: "h:i": the effect "i" is not one of NoSchedule, PreferNoSchedule, NoExecute`,
-		`--https-listen-port: "0" is not a port from 1 to 65535`,
 		`CLUSTERD_LOG_FORMAT: "xml" is not one of text, json`,
+		`--https-listen-port: "0" is not a port from 1 to 65535`,
 		"--service-cidr: 10.43.0.0/16 overlaps the cluster-cidr 10.43.0.0/16",
 	}
 	if !slices.Equal(got, want) {

@@ -16,6 +16,7 @@ import (
 	"github.com/clusterd/clusterd/internal/datastore"
 	"github.com/clusterd/clusterd/internal/inproc"
 	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/options"
 	"github.com/clusterd/clusterd/internal/pki"
 	"github.com/clusterd/clusterd/internal/testkit"
 	"github.com/clusterd/clusterd/internal/upstream"
@@ -42,7 +43,7 @@ func plane(t *testing.T) (Config, Deps) {
 	}
 	local := netip.MustParseAddr("127.0.0.1")
 	cfg := Config{
-		NodeName: "one", BindAddress: local, HTTPSListenPort: freePort(t), AdvertiseAddress: netip.MustParseAddr("192.0.2.5"),
+		Node: options.Node{NodeName: "one"}, BindAddress: local, HTTPSListenPort: freePort(t), AdvertiseAddress: netip.MustParseAddr("192.0.2.5"),
 		ClusterCIDRs:         []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")},
 		ServiceCIDRs:         []netip.Prefix{netip.MustParsePrefix("10.43.0.0/16")},
 		ServiceNodePortRange: utilnet.PortRange{Base: 30000, Size: 2768},

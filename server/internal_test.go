@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clusterd/clusterd/internal/options"
 	"github.com/clusterd/clusterd/internal/pki"
 	"github.com/clusterd/clusterd/server/apiserver"
 )
@@ -51,7 +52,7 @@ func TestClockIsSetWhileRunning(t *testing.T) {
 	dir := t.TempDir()
 	clock := make(chan struct{})
 	c := newCertificates(
-		Config{NodeName: "n", ClusterDomain: "cluster.local", WriteKubeconfig: filepath.Join(dir, "kubeconfig"), WriteKubeconfigMode: 0o600},
+		Config{Node: options.Node{NodeName: "n"}, ClusterDomain: "cluster.local", WriteKubeconfig: filepath.Join(dir, "kubeconfig"), WriteKubeconfigMode: 0o600},
 		Deps{PKI: pki.Dir(filepath.Join(dir, "tls")), NodeIPs: []netip.Addr{netip.MustParseAddr("192.168.7.5")}, Log: slog.New(slog.DiscardHandler)})
 	c.clockChanges = func(context.Context) (<-chan struct{}, error) { return clock, nil }
 	ctx, cancel := context.WithCancel(t.Context())

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clusterd/clusterd/internal/options"
 	"github.com/clusterd/clusterd/internal/upstream"
 )
 
@@ -31,7 +32,7 @@ func (r reader) checkTogether(cfg Config) {
 func (r reader) checkFamilies(cfg Config) {
 	pods, services := families(cfg.ClusterCIDRs), families(cfg.ServiceCIDRs)
 	if len(pods) > 0 && len(services) > 0 && !slices.Equal(pods, services) {
-		r.problem("service-cidr", "has %s, but cluster-cidr has %s: they need the same families in the same order",
+		r.Problem("service-cidr", "has %s, but cluster-cidr has %s: they need the same families in the same order",
 			strings.Join(services, " and "), strings.Join(pods, " and "))
 	}
 }
@@ -55,7 +56,7 @@ func (r reader) checkOverlap(cfg Config) {
 	for _, pods := range cfg.ClusterCIDRs {
 		for _, services := range cfg.ServiceCIDRs {
 			if pods.Overlaps(services) {
-				r.problem("service-cidr", "%s overlaps the cluster-cidr %s", services, pods)
+				r.Problem("service-cidr", "%s overlaps the cluster-cidr %s", services, pods)
 			}
 		}
 	}
@@ -65,7 +66,7 @@ func (r reader) checkSizes(cfg Config) {
 	for _, c := range cfg.ServiceCIDRs {
 		i := index(c)
 		if c.Bits() < widestService[i] || c.Bits() > narrowestSvc[i] {
-			r.problem("service-cidr", "%s: the prefix of an %s network has to be from /%d to /%d", c, family(c.Addr()), widestService[i], narrowestSvc[i])
+			r.Problem("service-cidr", "%s: the prefix of an %s network has to be from /%d to /%d", c, family(c.Addr()), widestService[i], narrowestSvc[i])
 		}
 	}
 	if slices.ContainsFunc(cfg.ControllerManagerArgs, setsNodeMask) {
@@ -74,7 +75,7 @@ func (r reader) checkSizes(cfg Config) {
 	for _, c := range cfg.ClusterCIDRs {
 		narrowest := nodeMask[index(c)]
 		if c.Bits() < narrowest-maxNodeMaskBits || c.Bits() > narrowest {
-			r.problem("cluster-cidr", "%s: the prefix of an %s network has to be from /%d to /%d, since each node gets a /%d of it",
+			r.Problem("cluster-cidr", "%s: the prefix of an %s network has to be from /%d to /%d, since each node gets a /%d of it",
 				c, family(c.Addr()), narrowest-maxNodeMaskBits, narrowest, narrowest)
 		}
 	}
@@ -97,13 +98,13 @@ func (r reader) checkDNS(cfg Config) {
 		switch {
 		case len(cfg.ServiceCIDRs) == 0:
 		case i < 0:
-			r.problem("cluster-dns", "%s is not inside the service-cidr %s", a, upstream.Join(cfg.ServiceCIDRs))
+			r.Problem("cluster-dns", "%s is not inside the service-cidr %s", a, upstream.Join(cfg.ServiceCIDRs))
 		case a == cfg.ServiceCIDRs[i].Addr() || a == cfg.ServiceCIDRs[i].Addr().Next():
-			r.problem("cluster-dns", "%s is reserved: the first addresses of a service-cidr are its own and the API server's", a)
+			r.Problem("cluster-dns", "%s is reserved: the first addresses of a service-cidr are its own and the API server's", a)
 		}
 	}
-	if tooMany(cfg.ClusterDNS, func(a netip.Addr) netip.Addr { return a }) {
-		r.problem("cluster-dns", "takes one address, or one IPv4 and one IPv6 address")
+	if options.TooMany(cfg.ClusterDNS, func(a netip.Addr) netip.Addr { return a }) {
+		r.Problem("cluster-dns", "takes one address, or one IPv4 and one IPv6 address")
 	}
 }
 
@@ -112,21 +113,21 @@ func (r reader) checkNodeIPs(cfg Config) {
 	for _, c := range slices.Concat(cfg.ClusterCIDRs, cfg.ServiceCIDRs) {
 		for _, a := range cfg.NodeIPs {
 			if c.Contains(a) {
-				r.problem("node-ip", "%s is inside %s, which belongs to the cluster", a, c)
+				r.Problem("node-ip", "%s is inside %s, which belongs to the cluster", a, c)
 			}
 		}
 		if a := cfg.AdvertiseAddress; a.IsValid() && c.Contains(a) {
-			r.problem("advertise-address", "%s is inside %s, which belongs to the cluster", a, c)
+			r.Problem("advertise-address", "%s is inside %s, which belongs to the cluster", a, c)
 		}
 	}
 	if a := cfg.AdvertiseAddress; a.IsValid() && len(cfg.ServiceCIDRs) > 0 && family(a) != family(cfg.ServiceCIDRs[0].Addr()) {
-		r.problem("advertise-address", "%s is not of the first service-cidr's family %s", a, family(cfg.ServiceCIDRs[0].Addr()))
+		r.Problem("advertise-address", "%s is not of the first service-cidr's family %s", a, family(cfg.ServiceCIDRs[0].Addr()))
 	}
 }
 
 func (r reader) checkPorts(cfg Config) {
 	if cfg.ServiceNodePortRange.Contains(cfg.HTTPSListenPort) {
-		r.problem("https-listen-port", "%d is inside the service-node-port-range %s", cfg.HTTPSListenPort, cfg.ServiceNodePortRange.String())
+		r.Problem("https-listen-port", "%d is inside the service-node-port-range %s", cfg.HTTPSListenPort, cfg.ServiceNodePortRange.String())
 	}
 }
 
@@ -134,8 +135,8 @@ func (r reader) checkPorts(cfg Config) {
 // loopback of its own, so the Service kubernetes would lead nowhere. With an advertise-address it is the user's to lead
 // connections there to the port.
 func (r reader) checkBind(cfg Config) {
-	if cfg.BindAddress.IsLoopback() && r.v.String("advertise-address") == "" && !cfg.DisableAgent {
-		r.problem("bind-address", "pods cannot reach the API server at %s: give another address, or with --advertise-address one that leads to it, or make no node with --disable-agent",
+	if cfg.BindAddress.IsLoopback() && r.V.String("advertise-address") == "" && !cfg.DisableAgent {
+		r.Problem("bind-address", "pods cannot reach the API server at %s: give another address, or with --advertise-address one that leads to it, or make no node with --disable-agent",
 			cfg.BindAddress)
 	}
 }
