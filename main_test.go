@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write "+page+" anew; the test fails all
 // TestFlagsPage keeps the page about flags true.
 func TestFlagsPage(t *testing.T) {
 	var want bytes.Buffer
-	if err := cli.Reference(&want, newApp(), "server"); err != nil {
+	if err := cli.Reference(&want, newApp(), "server", "agent"); err != nil {
 		t.Fatal(err)
 	}
 	if *update {

@@ -71,7 +71,7 @@ type Deps struct {
 	Bundle bundle.Paths
 	// API makes a client configuration that acts as u.
 	API func(u user.Info, agent string) *rest.Config
-	// PublishDNS tells the cluster where this node's DNS server answers.
+	// PublishDNS tells the cluster where this node's DNS server answers. Nil: somebody else does.
 	PublishDNS func(ctx context.Context, addrs []netip.Addr, port int) error
 	Log        *slog.Logger
 }
@@ -218,13 +218,13 @@ func (a *Agent) proxyConfig() proxy.Config {
 	}
 }
 
-// dnsPort is the port of the node's DNS server on its pod gateway addresses.
-const dnsPort = 53
+// DNSPort is the port of the node's DNS server on its pod gateway addresses.
+const DNSPort = 53
 
 func (a *Agent) dnsConfig(net *network.Network) dns.Config {
 	return dns.Config{
 		Addresses:    net.Gateways,
-		Port:         dnsPort,
+		Port:         DNSPort,
 		Domain:       a.cfg.ClusterDomain,
 		ServiceCIDRs: a.cfg.ServiceCIDRs,
 		PodCIDRs:     a.cfg.ClusterCIDRs,

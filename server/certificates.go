@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/clusterd/clusterd/internal/hostos"
+	"github.com/clusterd/clusterd/internal/join"
 	"github.com/clusterd/clusterd/internal/kubeconfig"
 	"github.com/clusterd/clusterd/internal/pki"
 	"github.com/clusterd/clusterd/server/apiserver"
@@ -127,8 +128,8 @@ func (c *certificates) clients() []pki.Leaf {
 
 func (c *certificates) servingAPI(ips []net.IP) pki.Leaf {
 	domain := c.cfg.ClusterDomain
-	l := pki.Leaf{Name: servingAPI, CA: pki.ServerCA, CommonName: "kube-apiserver", Server: true, IPs: ips,
-		DNS: []string{"localhost", c.cfg.NodeName, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}}
+	l := pki.Leaf{Name: servingAPI, CA: pki.ServerCA, CommonName: "kube-apiserver", Server: true, Chain: true, IPs: ips,
+		DNS: []string{"localhost", c.cfg.NodeName, join.ServerName, "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}}
 	for _, p := range c.cfg.ServiceCIDRs { // the Service kubernetes has the first address of each range
 		l.IPs = append(l.IPs, p.Masked().Addr().Next().AsSlice())
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"log/slog"
+	"net/http"
 	"net/netip"
 
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -16,6 +17,7 @@ import (
 	"github.com/clusterd/clusterd/server/apiserver"
 	"github.com/clusterd/clusterd/server/controllers"
 	"github.com/clusterd/clusterd/server/deploy"
+	"github.com/clusterd/clusterd/server/join"
 	"github.com/clusterd/clusterd/server/scheduler"
 )
 
@@ -26,6 +28,8 @@ type Deps struct {
 	Transport *inproc.Transport
 	// NodeIPs are the addresses of this machine, the primary one first.
 	NodeIPs []netip.Addr
+	// PublishDNS tells the cluster where the DNS servers of joined nodes answer.
+	PublishDNS join.PublishDNS
 	// OwnLinks are the network interfaces that the node makes; their addresses are not the machine's.
 	OwnLinks []string
 	Log      *slog.Logger
@@ -52,9 +56,13 @@ func (s *Server) ControllersBuilt() <-chan struct{} { return s.controllers.Built
 // arguments and in the scheduler's configuration.
 func New(cfg Config, d Deps) (*Server, error) {
 	p := &config.Problems{}
+	joining, err := join.New(joinConfig(cfg, d), d.Log)
+	p.Add(err)
+	names, err := join.NewDNS(d.Transport.Config(Admin(), "clusterd/dns"), ownNode(cfg), d.PublishDNS, d.Log)
+	p.Add(err)
 	store, err := datastore.New(datastore.Config{Path: d.Dir.DB()}, d.Log)
 	p.Add(err)
-	api, err := apiserver.New(apiserverConfig(cfg, d, store), d.Log)
+	api, err := apiserver.New(apiserverConfig(cfg, d, store, joining.Front), d.Log)
 	p.Add(err)
 	ctl, err := controllers.New(controllersConfig(cfg, d), d.Log)
 	p.Add(err)
@@ -69,7 +77,10 @@ func New(cfg Config, d Deps) (*Server, error) {
 		store:       store,
 		api:         lifecycle.Sequence("api", newCertificates(cfg, d), store, api),
 		controllers: ctl,
-		loops:       []lifecycle.Component{ctl, sched, dep},
+		loops:       []lifecycle.Component{ctl, sched, dep, joining},
+	}
+	if runsDNS(cfg) {
+		s.loops = append(s.loops, names)
 	}
 	if !cfg.DisableAgent {
 		s.loops = append(s.loops, newRole(cfg.NodeName, d.Transport))
@@ -80,7 +91,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 // Admin is the user of clusterd's own work on the cluster: it deploys what a cluster administrator would.
 func Admin() user.Info { return inproc.User("system:clusterd", user.SystemPrivilegedGroup) }
 
-func apiserverConfig(cfg Config, d Deps, store *datastore.Store) apiserver.Config {
+func apiserverConfig(cfg Config, d Deps, store *datastore.Store, front func(http.Handler) http.Handler) apiserver.Config {
 	return apiserver.Config{
 		BindAddress:      cfg.BindAddress,
 		Port:             cfg.HTTPSListenPort,
@@ -92,6 +103,7 @@ func apiserverConfig(cfg Config, d Deps, store *datastore.Store) apiserver.Confi
 		Args:             cfg.APIServerArgs,
 		Datastore:        store.Client,
 		Transport:        d.Transport,
+		Front:            front,
 	}
 }
 

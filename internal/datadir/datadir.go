@@ -90,11 +90,17 @@ func (d Dir) DB() string { return d.server("db", "state.db") }
 // ServerToken is the file with the token that lets nodes join.
 func (d Dir) ServerToken() string { return d.server("token") }
 
+// NodeToken is the file with the token as a joining node is given it.
+func (d Dir) NodeToken() string { return d.server("node-token") }
+
 // Manifests is where the user puts objects that the server keeps applied.
 func (d Dir) Manifests() string { return d.server("manifests") }
 
 // AgentTLS holds the node's client and serving certificates.
 func (d Dir) AgentTLS() string { return d.agent("tls") }
+
+// Joined is what the node knows of the cluster it has joined.
+func (d Dir) Joined() string { return d.agent("cluster.json") }
 
 // KubeletCerts is the kubelet's own certificate directory.
 func (d Dir) KubeletCerts() string { return d.agent("tls", "kubelet") }

@@ -125,7 +125,7 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := d.Prepare(); err != nil {
+		if err := d.PrepareServer(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestPrepareLeavesManifests(t *testing.T) {
 	t.Parallel()
 	d := open(t, t.TempDir())
 	t.Cleanup(func() { os.RemoveAll(d.RunDir()) })
-	if err := d.Prepare(); err != nil {
+	if err := d.PrepareServer(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(d.Manifests()); !os.IsNotExist(err) {
@@ -162,7 +162,7 @@ func TestPrepareLeavesManifests(t *testing.T) {
 	if err := os.WriteFile(d.Manifests(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Prepare(); err != nil {
+	if err := d.PrepareServer(); err != nil {
 		t.Error(err)
 	}
 }
@@ -175,7 +175,7 @@ func TestPrepareNamesWhatIsInTheWay(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "server"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Prepare(); err == nil || !strings.Contains(err.Error(), filepath.Join(root, "server")) {
+	if err := d.PrepareServer(); err == nil || !strings.Contains(err.Error(), filepath.Join(root, "server")) {
 		t.Errorf("got %v, want an error that names the file", err)
 	}
 }

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -32,6 +33,8 @@ type Leaf struct {
 	IPs []net.IP
 	// Server and Client say what it is for. At least one is required.
 	Server, Client bool
+	// Chain puts the authority's certificate behind it into its file, for peers that know the authority only by its hash.
+	Chain bool
 }
 
 // Ensure makes the leaf's files what l says, and tells whether it had to write
@@ -108,7 +111,15 @@ func (p *PKI) issue(l Leaf, a *authority, key crypto.Signer, now time.Time) erro
 	if err != nil {
 		return fmt.Errorf("sign certificate %s: %w", l.Name, err)
 	}
-	return errors.Join(keepPrivate(keyPath), atomicfile.Write(certPath, 0o644, encodeCert(der)))
+	return errors.Join(keepPrivate(keyPath), atomicfile.Write(certPath, 0o644, append(encodeCert(der), l.chain(a)...)))
+}
+
+// chain is what follows the certificate in its file.
+func (l Leaf) chain(a *authority) []byte {
+	if !l.Chain {
+		return nil
+	}
+	return encodeCert(a.cert.Raw)
 }
 
 func (l Leaf) template(a *authority, now time.Time) *x509.Certificate {
@@ -148,7 +159,8 @@ func (l Leaf) matches(certPEM []byte, key crypto.Signer, a *authority, now time.
 	if err != nil {
 		return false
 	}
-	return samePublicKey(cert.PublicKey, key.Public()) &&
+	return bytes.Equal(certPEM, append(encodeCert(cert.Raw), l.chain(a)...)) &&
+		samePublicKey(cert.PublicKey, key.Public()) &&
 		a.issued(cert) &&
 		cert.Subject.CommonName == l.CommonName &&
 		slices.Equal(set(cert.Subject.Organization), set(l.Organizations)) &&

@@ -31,3 +31,15 @@ func Ensure(path, given string) error {
 	}
 	return nil
 }
+
+// Read returns the token in the file at path.
+func Read(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the server token: %w", err)
+	}
+	if text = bytes.TrimSpace(text); len(text) == 0 {
+		return "", fmt.Errorf("read the server token: %s is empty", path)
+	}
+	return string(text), nil
+}

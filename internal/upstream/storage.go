@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+
 	// The package of the variable that is replaced.
 	_ "k8s.io/apiserver/pkg/storage/storagebackend/factory"
 )

@@ -17,6 +17,7 @@ import (
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/flagz"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -41,6 +42,8 @@ type Config struct {
 	Datastore func() (*kubernetes.Client, error)
 	// Transport is bound to the server's handler when it can be called.
 	Transport *inproc.Transport
+	// Front, if not nil, answers requests before the server does, without its authentication, or hands them on to it.
+	Front func(next http.Handler) http.Handler
 }
 
 // Files are the paths of the certificates and keys, PEM. The server follows changes of all of them.
@@ -202,6 +205,11 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	}
 	auth.Authenticator = inproc.Authenticator(auth.Authenticator)
 	config.KubeAPIs.Extra.EndpointReconcilerConfig.Interval = endpointInterval
+	if s.cfg.Front != nil {
+		generic := config.Aggregator.GenericConfig
+		build := generic.BuildHandlerChainFunc
+		generic.BuildHandlerChainFunc = func(api http.Handler, c *server.Config) http.Handler { return s.cfg.Front(build(api, c)) }
+	}
 	complete, err := config.Complete()
 	if err != nil {
 		return nil, fmt.Errorf("complete the API server's configuration: %w", err)

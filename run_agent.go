@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+
+	"github.com/clusterd/clusterd/agent"
+	"github.com/clusterd/clusterd/agent/join"
+	"github.com/clusterd/clusterd/internal/bundle"
+	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/hostos"
+	"github.com/clusterd/clusterd/internal/lifecycle"
+)
+
+// runAgent runs a node of a cluster whose servers are elsewhere, until ctx ends. Everything that can be wrong with the
+// configuration or the host is found before anything is changed.
+func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
+	if err := hostos.Notify("STATUS=joining"); err != nil {
+		log.Warn("service manager not told", "error", err)
+	}
+	dir, err := datadir.New(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	host, err := hostos.Probe(ctx, cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	if err := setUpstream(nodeArguments(&cfg.Node), cfg.Debug, host, log); err != nil {
+		return err
+	}
+	if err := check(hostos.Preflight(host, hostos.Needs{Node: true, Snapshotter: cfg.Snapshotter}), log); err != nil {
+		return err
+	}
+	release, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer release() //nolint:errcheck // the process ends
+	balancer := hostos.Listener{Address: cfg.Balance, Use: "the connections to the servers", Flag: "--lb-server-port"}
+	if err := check(hostos.Ports(append(nodeListeners(cfg.Node, host), balancer)), log); err != nil {
+		return err
+	}
+	if err := dir.Prepare(); err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { stopInTime(log) })
+	limitGarbage()
+	member, err := join.Enter(ctx, join.Config{
+		URL: cfg.Join, Token: cfg.Token, NodeName: cfg.NodeName, NodeIPs: cfg.NodeIPs, Balance: cfg.Balance, Dir: dir, OwnLinks: []string{agent.Bridge},
+	}, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to stop
+		}
+		return err
+	}
+	root, err := composeNode(cfg, dir, host, member, log)
+	if err != nil {
+		return err
+	}
+	ready := stages(log, func(after string) {
+		log.Info("the node is ready", "after", after, "node", cfg.NodeName)
+		log.Info("see it on a server with: " + os.Args[0] + " kubectl get nodes")
+	})
+	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: ready, StopTimeout: stopTimeout, Log: log})
+}
+
+// composeNode makes the components of a node.
+func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *join.Member, log *slog.Logger) (lifecycle.Component, error) {
+	info := member.Info()
+	var err error
+	if cfg.NodeIPs, err = nodeAddresses(cfg.NodeIPs, info.ClusterCIDRs, info.ServiceCIDRs); err != nil {
+		return nil, err
+	}
+	programs, err := bundle.Locate(dir.Payload())
+	if err != nil {
+		return nil, err
+	}
+	c := nodeConfig(cfg.Node, host)
+	c.ClusterCIDRs, c.ServiceCIDRs = info.ClusterCIDRs, info.ServiceCIDRs
+	c.ClusterDNS, c.ClusterDomain, c.DNS = info.ClusterDNS, info.ClusterDomain, info.DNS
+	c.APIServer = member.URL()
+	c.Files = agent.Files(member.Files())
+	node, err := agent.New(c, agent.Deps{
+		Dir: dir, Host: host, Bundle: programs, API: member.API, Log: log,
+		PublishDNS: func(context.Context, []netip.Addr, int) error { return nil }, // the server does it for joined nodes
+	})
+	if err != nil {
+		return nil, err
+	}
+	return lifecycle.Sequence("clusterd",
+		lifecycle.Parallel("base", member.Connections(), lifecycle.Sequence("runtime", payload(dir), node.Runtime())),
+		lifecycle.Parallel("node", append(member.Loops(), node.Loops()...)...)), nil
+}

@@ -1,0 +1,145 @@
+// Package join lets other machines become nodes of the cluster.
+//
+// It promises that nobody becomes a node without a token that is good at that moment, that no machine takes the name of
+// another one unless that one's Node is gone or the token was made for it, and that a node gets certificates only for
+// itself and for what every node does. What other people ask of the API's signers is left to other people.
+package join
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/clusterd/clusterd/internal/atomicfile"
+	"github.com/clusterd/clusterd/internal/join"
+	"github.com/clusterd/clusterd/internal/token"
+)
+
+// Config is what the component is made from. All fields are required.
+type Config struct {
+	// RESTConfig acts as the administrator.
+	RESTConfig *rest.Config
+	// TokenFile holds the server's secret; NodeTokenFile is written with the token that nodes can be given.
+	TokenFile, NodeTokenFile string
+	// Info describes the cluster. It may be called once the server's certificates are there.
+	Info func() (join.Info, error)
+	// Taken are the addresses, and Names the DNS names, that are not a node's.
+	Taken func(address string) bool
+}
+
+// Joining is the component.
+type Joining struct {
+	cfg    Config
+	client clientset.Interface
+	log    *slog.Logger
+}
+
+// New makes the component. It does no I/O.
+func New(cfg Config, log *slog.Logger) (*Joining, error) {
+	client, err := clientset.NewForConfig(cfg.RESTConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make the client for joining nodes: %w", err)
+	}
+	return &Joining{cfg: cfg, client: client, log: log}, nil
+}
+
+// Name is the component's name.
+func (j *Joining) Name() string { return "joining" }
+
+// retryInterval is how often what the API refuses is tried again.
+const retryInterval = 2 * time.Second
+
+// Run is ready when nodes can join.
+func (j *Joining) Run(ctx context.Context, ready func()) error {
+	for ctx.Err() == nil {
+		err := j.publish(ctx)
+		if err == nil {
+			break
+		}
+		j.log.Debug("nodes cannot join yet", "error", err)
+		pause(ctx, retryInterval)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return newApprover(j.client, j.cfg.Taken, j.log).run(ctx, ready)
+}
+
+// publish puts everything in the API that a joining node needs.
+func (j *Joining) publish(ctx context.Context) error {
+	info, err := j.cfg.Info()
+	if err != nil {
+		return err
+	}
+	if err := j.writeNodeToken(info); err != nil {
+		return err
+	}
+	if err := j.grantRights(); err != nil {
+		return err
+	}
+	if err := j.writeInfo(ctx, info); err != nil {
+		return err
+	}
+	return j.writeToken(ctx)
+}
+
+// ownToken is the token that the server's secret stands for.
+func (j *Joining) ownToken() (join.Token, error) {
+	secret, err := token.Read(j.cfg.TokenFile)
+	return join.Split(secret), err
+}
+
+func (j *Joining) writeNodeToken(info join.Info) error {
+	t, err := j.ownToken()
+	if err != nil {
+		return err
+	}
+	if t.CAHash, err = info.CAHash(); err != nil {
+		return err
+	}
+	return atomicfile.Write(j.cfg.NodeTokenFile, 0o600, []byte(t.String()+"\n"))
+}
+
+func (j *Joining) writeInfo(ctx context.Context, info join.Info) error {
+	data, err := info.Encode()
+	if err != nil {
+		return fmt.Errorf("describe the cluster: %w", err)
+	}
+	maps := j.client.CoreV1().ConfigMaps(join.InfoNamespace)
+	have, err := maps.Get(ctx, join.InfoName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = maps.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: join.InfoName}, Data: map[string]string{join.InfoKey: string(data)},
+		}, metav1.CreateOptions{})
+		return err
+	case err != nil || have.Data[join.InfoKey] == string(data):
+		return err
+	}
+	have.Data = map[string]string{join.InfoKey: string(data)}
+	_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
+
+// writeToken makes the server's secret a token of the API, and those that it has replaced none.
+func (j *Joining) writeToken(ctx context.Context) error {
+	t, err := j.ownToken()
+	if err != nil {
+		return err
+	}
+	return join.WriteServerToken(ctx, j.client, t)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
