@@ -47,6 +47,14 @@ func info(cfg Config, d Deps) (protocol.Info, error) {
 // runsDNS is whether the nodes run the cluster's DNS.
 func runsDNS(cfg Config) bool { return !slices.Contains(cfg.Disable, "dns") }
 
+// publishDNS is nil when the nodes run none.
+func publishDNS(cfg Config, d Deps) join.PublishDNS {
+	if !runsDNS(cfg) {
+		return nil
+	}
+	return d.PublishDNS
+}
+
 // ownNode is the name of the node in this process, empty if there is none.
 func ownNode(cfg Config) string {
 	if cfg.DisableAgent {

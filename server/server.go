@@ -58,7 +58,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	p := &config.Problems{}
 	joining, err := join.New(joinConfig(cfg, d), d.Log)
 	p.Add(err)
-	names, err := join.NewDNS(d.Transport.Config(Admin(), "clusterd/dns"), ownNode(cfg), d.PublishDNS, d.Log)
+	nodes, err := join.NewNodes(d.Transport.Config(Admin(), "clusterd/nodes"), ownNode(cfg), publishDNS(cfg, d), d.Log)
 	p.Add(err)
 	store, err := datastore.New(datastore.Config{Path: d.Dir.DB()}, d.Log)
 	p.Add(err)
@@ -77,10 +77,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		store:       store,
 		api:         lifecycle.Sequence("api", newCertificates(cfg, d), store, api),
 		controllers: ctl,
-		loops:       []lifecycle.Component{ctl, sched, dep, joining},
-	}
-	if runsDNS(cfg) {
-		s.loops = append(s.loops, names)
+		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes},
 	}
 	if !cfg.DisableAgent {
 		s.loops = append(s.loops, newRole(cfg.NodeName, d.Transport))

@@ -62,7 +62,11 @@ func ask(ctx context.Context, url string, t join.Token) (join.Info, error) {
 	r.Header.Set("Authorization", "Bearer "+t.Bearer())
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: known(url, t.CAHash), DisableKeepAlives: true}}
 	res, err := client.Do(r)
-	if err != nil {
+	var wrong final
+	switch {
+	case errors.As(err, &wrong): // without the method and the path, which say nothing to the user
+		return join.Info{}, wrong
+	case err != nil:
 		return join.Info{}, err
 	}
 	defer res.Body.Close()

@@ -41,6 +41,8 @@ func TestDefaultPaths(t *testing.T) {
 		"ServerTLS":        "/var/lib/clusterd/server/tls",
 		"DB":               "/var/lib/clusterd/server/db/state.db",
 		"ServerToken":      "/var/lib/clusterd/server/token",
+		"NodeToken":        "/var/lib/clusterd/server/node-token",
+		"Joined":           "/var/lib/clusterd/agent/cluster.json",
 		"Manifests":        "/var/lib/clusterd/server/manifests",
 		"AgentTLS":         "/var/lib/clusterd/agent/tls",
 		"KubeletCerts":     "/var/lib/clusterd/agent/tls/kubelet",

@@ -14,12 +14,12 @@ import (
 	"github.com/clusterd/clusterd/internal/testkit/cluster"
 )
 
-// refused runs `clusterd server` by way of the command before it, expects it to end by itself with the exit status and
+// refused runs the role by way of the command before it, expects it to end by itself with the exit status and
 // returns what it printed.
 func refused(t *testing.T, c *cluster.Cluster, status int, before []string, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
-	p, err := c.Node.Start(&out, c.Env, append(append(before, c.Binary, "server"), args...)...)
+	p, err := c.Node.Start(&out, c.Env, append(append(before, c.Binary, c.Command()), args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,8 @@ import (
 // identitiesName is the ConfigMap in kube-system that says which key each node has.
 const identitiesName = "clusterd-node-identities"
 
-// settling is how long a name belongs to the machine that was let in with it, while there is no Node of that name yet.
+// settling is how long a name belongs to the machine that was let in with it, while there is no Node of that name yet. A name
+// whose Node is deleted is free at once.
 const settling = 10 * time.Minute
 
 // identity is a machine that was let in.
@@ -69,6 +70,23 @@ func (i identities) claim(ctx context.Context, node string, r request) (refusal 
 		return "", fmt.Errorf("write the identity of node %s: %w", node, err)
 	}
 	return "", nil
+}
+
+// forget lets a node's name go.
+func (i identities) forget(ctx context.Context, node string) error {
+	maps := i.client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	have, err := maps.Get(ctx, identitiesName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && have.Data[node] == "" {
+		return nil
+	}
+	if err == nil {
+		delete(have.Data, node)
+		_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("forget the identity of node %s: %w", node, err)
+	}
+	return nil
 }
 
 // refuse says why the name, whose known owner if any has another key, is not to be had.

@@ -37,14 +37,15 @@ type Cluster struct {
 	// Node is where it runs, Binary the executable.
 	Node   *lab.Node
 	Binary string
-	// Args follow `clusterd server`. Env is added to its environment, as KEY=VALUE.
+	// Role is the command, server unless it says otherwise. Args follow it. Env is added to its environment, as KEY=VALUE.
+	Role      string
 	Args, Env []string
 
 	server *lab.Process
 	began  time.Time
 }
 
-// Start runs `clusterd server` in the background and waits for nothing.
+// Start runs the role in the background and waits for nothing.
 func (c *Cluster) Start() error {
 	log, err := os.OpenFile(c.Node.Path(logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -52,8 +53,16 @@ func (c *Cluster) Start() error {
 	}
 	defer log.Close()
 	c.began = time.Now()
-	c.server, err = c.Node.Start(log, c.Env, append([]string{c.Binary, "server"}, c.Args...)...)
+	c.server, err = c.Node.Start(log, c.Env, append([]string{c.Binary, c.Command()}, c.Args...)...)
 	return err
+}
+
+// Command is the role's.
+func (c *Cluster) Command() string {
+	if c.Role == "" {
+		return "server"
+	}
+	return c.Role
 }
 
 // Began is when Start was last called.

@@ -1,0 +1,124 @@
+package join
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// PublishDNS tells the cluster at which addresses a node's DNS server answers; none takes back what was told.
+type PublishDNS func(ctx context.Context, node string, addrs []netip.Addr) error
+
+// Nodes is the component that does what follows from nodes coming and going: it publishes their DNS servers, and lets the name
+// of a node that was deleted go. It does the former for them because who may write the endpoints of the cluster's DNS could
+// answer for all of it.
+type Nodes struct {
+	client     clientset.Interface
+	identities identities
+	own        string
+	publish    PublishDNS
+	log        *slog.Logger
+}
+
+// NewNodes makes the component. The node called own publishes its DNS server by itself; without publish all do.
+func NewNodes(config *rest.Config, own string, publish PublishDNS, log *slog.Logger) (*Nodes, error) {
+	client, err := clientset.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the client for joined nodes: %w", err)
+	}
+	return &Nodes{client: client, identities: identities{client: client, now: time.Now}, own: own, publish: publish, log: log}, nil
+}
+
+// Name is the component's name.
+func (n *Nodes) Name() string { return "joined nodes" }
+
+// Run works until ctx ends. It is ready at once.
+func (n *Nodes) Run(ctx context.Context, ready func()) error {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(n.client.CoreV1().RESTClient(), "nodes", "", fields.Everything()),
+		ObjectType:    &corev1.Node{},
+		Transform:     addressesOnly,
+		Handler:       changes(n.own, queue),
+	})
+	go informer.RunWithContext(ctx)
+	context.AfterFunc(ctx, queue.ShutDown)
+	ready()
+	for {
+		name, end := queue.Get()
+		if end {
+			return nil
+		}
+		if err := n.follow(ctx, store, name); err != nil {
+			n.log.Debug("node not followed yet", "node", name, "error", err)
+			queue.AddRateLimited(name)
+		} else {
+			queue.Forget(name)
+		}
+		queue.Done(name)
+	}
+}
+
+func (n *Nodes) follow(ctx context.Context, store cache.Store, name string) error {
+	_, there, _ := store.GetByKey(name)
+	if !there {
+		if err := n.identities.forget(ctx, name); err != nil {
+			return err
+		}
+	}
+	if n.publish == nil {
+		return nil
+	}
+	return n.publish(ctx, name, gateways(store, name))
+}
+
+// addressesOnly keeps of a Node what is looked at here.
+func addressesOnly(o any) (any, error) {
+	if n, ok := o.(*corev1.Node); ok {
+		return &corev1.Node{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}}, nil
+	}
+	return o, nil
+}
+
+// changes puts the names of nodes that need to be looked at into the queue.
+func changes(own string, queue workqueue.TypedInterface[string]) cache.ResourceEventHandlerFuncs {
+	add := func(o any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil && key != own {
+			queue.Add(key)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: add,
+		UpdateFunc: func(before, after any) {
+			if a, b := before.(*corev1.Node), after.(*corev1.Node); len(a.Spec.PodCIDRs) != len(b.Spec.PodCIDRs) {
+				add(after)
+			}
+		},
+		DeleteFunc: add,
+	}
+}
+
+// gateways are the addresses of a node's DNS server: the first of each of its pod networks, as the network makes them.
+func gateways(store cache.Store, node string) []netip.Addr {
+	o, there, _ := store.GetByKey(node)
+	if !there {
+		return nil
+	}
+	var all []netip.Addr
+	for _, text := range o.(*corev1.Node).Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p.Masked().Addr().Next())
+		}
+	}
+	return all
+}
