@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/clusterd/clusterd/agent"
 	"github.com/clusterd/clusterd/agent/join"
+	"github.com/clusterd/clusterd/agent/tunnel"
 	"github.com/clusterd/clusterd/internal/bundle"
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/hostos"
@@ -91,7 +93,22 @@ func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *j
 	if err != nil {
 		return nil, err
 	}
+	tunnels := tunnel.New(tunnel.Config{
+		Servers: member.Balancer().Servers, Changes: member.Balancer().Changes(), Fallback: member.Fallback(), TLS: member.TLS,
+		Allowed: func(address string) bool { return ownAddress(address, c) },
+	}, log)
 	return lifecycle.Sequence("clusterd",
 		lifecycle.Parallel("base", member.Connections(), lifecycle.Sequence("runtime", payload(dir), node.Runtime())),
-		lifecycle.Parallel("node", append(member.Loops(), node.Loops()...)...)), nil
+		lifecycle.Parallel("node", append(append(member.Loops(), tunnels), node.Loops()...)...)), nil
+}
+
+// ownAddress is whether a server may connect to an address by way of this node: to the node itself, which pods may share, and to
+// pods.
+func ownAddress(address string, node agent.Config) bool {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return false
+	}
+	pods := func(p netip.Prefix) bool { return p.Contains(at.Addr()) }
+	return slices.Contains(node.NodeIPs, at.Addr()) || slices.ContainsFunc(node.ClusterCIDRs, pods)
 }

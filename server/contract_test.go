@@ -23,6 +23,7 @@ import (
 	"github.com/clusterd/clusterd/server/apiserver"
 	"github.com/clusterd/clusterd/server/controllers"
 	"github.com/clusterd/clusterd/server/scheduler"
+	"github.com/clusterd/clusterd/server/tunnel"
 )
 
 // setUp sets what is process-wide, once for all tests.
@@ -101,7 +102,7 @@ func beginStore(t *testing.T, cfg Config, d Deps) *datastore.Store {
 // beginAPI runs an API server, which d's transport reaches.
 func beginAPI(t *testing.T, cfg Config, d Deps) {
 	t.Helper()
-	api, err := apiserver.New(apiserverConfig(cfg, d, beginStore(t, cfg, d), nil), d.Log)
+	api, err := apiserver.New(apiserverConfig(cfg, d, beginStore(t, cfg, d), access{tunnels: tunnel.New(nil, d.Log)}), d.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestCertificatesContract(t *testing.T) {
 func TestAPIServerContract(t *testing.T) {
 	testkit.Component(t, func(t *testing.T) lifecycle.Component {
 		cfg, d := plane(t)
-		api, err := apiserver.New(apiserverConfig(cfg, d, beginStore(t, cfg, d), nil), d.Log)
+		api, err := apiserver.New(apiserverConfig(cfg, d, beginStore(t, cfg, d), access{tunnels: tunnel.New(nil, d.Log)}), d.Log)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,12 +13,14 @@ import (
 	"github.com/clusterd/clusterd/internal/inproc"
 	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/pki"
+	protocol "github.com/clusterd/clusterd/internal/tunnel"
 	"github.com/clusterd/clusterd/manifests"
 	"github.com/clusterd/clusterd/server/apiserver"
 	"github.com/clusterd/clusterd/server/controllers"
 	"github.com/clusterd/clusterd/server/deploy"
 	"github.com/clusterd/clusterd/server/join"
 	"github.com/clusterd/clusterd/server/scheduler"
+	"github.com/clusterd/clusterd/server/tunnel"
 )
 
 // Deps are what a server is given by the process it runs in.
@@ -60,9 +62,10 @@ func New(cfg Config, d Deps) (*Server, error) {
 	p.Add(err)
 	nodes, err := join.NewNodes(d.Transport.Config(Admin(), "clusterd/nodes"), ownNode(cfg), publishDNS(cfg, d), d.Log)
 	p.Add(err)
+	tunnels := tunnel.New(nodes, d.Log)
 	store, err := datastore.New(datastore.Config{Path: d.Dir.DB()}, d.Log)
 	p.Add(err)
-	api, err := apiserver.New(apiserverConfig(cfg, d, store, joining.Front), d.Log)
+	api, err := apiserver.New(apiserverConfig(cfg, d, store, access{joining.Front, tunnels}), d.Log)
 	p.Add(err)
 	ctl, err := controllers.New(controllersConfig(cfg, d), d.Log)
 	p.Add(err)
@@ -77,7 +80,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		store:       store,
 		api:         lifecycle.Sequence("api", newCertificates(cfg, d), store, api),
 		controllers: ctl,
-		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes},
+		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes, tunnels},
 	}
 	if !cfg.DisableAgent {
 		s.loops = append(s.loops, newRole(cfg.NodeName, d.Transport))
@@ -88,7 +91,13 @@ func New(cfg Config, d Deps) (*Server, error) {
 // Admin is the user of clusterd's own work on the cluster: it deploys what a cluster administrator would.
 func Admin() user.Info { return inproc.User("system:clusterd", user.SystemPrivilegedGroup) }
 
-func apiserverConfig(cfg Config, d Deps, store *datastore.Store, front func(http.Handler) http.Handler) apiserver.Config {
+// access is how nodes come in and are reached.
+type access struct {
+	front   func(http.Handler) http.Handler
+	tunnels *tunnel.Tunnels
+}
+
+func apiserverConfig(cfg Config, d Deps, store *datastore.Store, to access) apiserver.Config {
 	return apiserver.Config{
 		BindAddress:      cfg.BindAddress,
 		Port:             cfg.HTTPSListenPort,
@@ -100,7 +109,9 @@ func apiserverConfig(cfg Config, d Deps, store *datastore.Store, front func(http
 		Args:             cfg.APIServerArgs,
 		Datastore:        store.Client,
 		Transport:        d.Transport,
-		Front:            front,
+		Front:            to.front,
+		Upgrades:         map[string]http.Handler{protocol.Path: to.tunnels},
+		Dial:             to.tunnels.Dial,
 	}
 }
 

@@ -19,6 +19,7 @@ type Balancer struct {
 	at       netip.AddrPort
 	fallback string
 	log      *slog.Logger
+	changes  chan struct{}
 
 	mu      sync.Mutex
 	servers []string // the one that was reached last first
@@ -32,7 +33,7 @@ const (
 
 // NewBalancer makes a balancer. The fallback, host and port, is tried when none of the servers can be reached.
 func NewBalancer(at netip.AddrPort, servers []string, fallback string, log *slog.Logger) *Balancer {
-	return &Balancer{at: at, fallback: fallback, log: log, servers: slices.Clone(servers), open: map[net.Conn]bool{}}
+	return &Balancer{at: at, fallback: fallback, log: log, servers: slices.Clone(servers), open: map[net.Conn]bool{}, changes: make(chan struct{}, 1)}
 }
 
 // URL is where the servers can be reached.
@@ -46,7 +47,21 @@ func (b *Balancer) SetServers(servers []string) {
 		servers = append([]string{b.servers[0]}, slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == b.servers[0] })...)
 	}
 	b.servers = slices.Clone(servers)
+	select {
+	case b.changes <- struct{}{}:
+	default:
+	}
 }
+
+// Servers are those that are known.
+func (b *Balancer) Servers() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.servers)
+}
+
+// Changes tells when SetServers has been called.
+func (b *Balancer) Changes() <-chan struct{} { return b.changes }
 
 // Name is the component's name.
 func (b *Balancer) Name() string { return "server connections" }

@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"slices"
 	"time"
@@ -59,6 +60,17 @@ func (m *Member) API(u user.Info, agent string) *rest.Config {
 
 // Connections is the component that leads to the servers; everything else needs it.
 func (m *Member) Connections() lifecycle.Component { return m.balancer }
+
+// Balancer leads to the servers.
+func (m *Member) Balancer() *Balancer { return m.balancer }
+
+// Fallback is the host and port of the URL that was joined by.
+func (m *Member) Fallback() string { return m.balancer.fallback }
+
+// TLS is for connections to a server, with the node's certificate as it is now.
+func (m *Member) TLS() (*tls.Config, error) {
+	return rest.TLSConfigFor(m.at("https://"+m.balancer.fallback, m.identity(m.kubelet()), ""))
+}
 
 // Loops are the components that keep the machine a member.
 func (m *Member) Loops() []lifecycle.Component {

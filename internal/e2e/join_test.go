@@ -31,8 +31,10 @@ func TestJoin(t *testing.T) {
 	s := start(t, c)
 	j := &joined{suite: s, agent: newAgent(t, s, "ja", "--token", s.nodeToken(t))}
 	j.startAgent(t)
-	j.create(t, j.on(newPod("far", container("c", "sh", "-c", "echo hello from afar; trap 'exit 0' TERM; while :; do sleep 1 & wait; done"))))
+	j.create(t, j.on(newPod("far", container("c", "sh", "-c", "echo hello from afar; mkdir -p /www; echo web > /www/index.html; httpd -p 8080 -h /www; trap 'exit 0' TERM; while :; do sleep 1 & wait; done"))))
 	t.Run("Pod", j.testPod)
+	t.Run("Tunnel", j.testTunnel)
+	t.Run("Cable", j.testCable)
 	t.Run("Tokens", j.testTokens)
 	t.Run("Names", j.testNames)
 	t.Run("Restart", j.testAgentRestart)
@@ -108,6 +110,42 @@ func (j *joined) testPod(t *testing.T) {
 	}
 	stats := j.kubectl(t, "get", "--raw", "/api/v1/nodes/"+j.agent.Node.Name()+"/proxy/stats/summary")
 	wants(t, stats, `"nodeName": "`+j.agent.Node.Name())
+}
+
+// testTunnel has the node refuse every connection from outside, as behind a router, for the rest of the test.
+func (j *joined) testTunnel(t *testing.T) {
+	for _, rule := range []string{
+		"add table inet behind-router",
+		"add chain inet behind-router in { type filter hook input priority 0; }",
+		"add rule inet behind-router in iifname eth0 ct state new drop",
+	} {
+		if _, err := j.agent.Node.Output(t.Context(), append([]string{"nft"}, strings.Fields(rule)...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := j.exec(t, "far", "hostname"); got != "far" {
+		t.Errorf("hostname in the pod is %q", got)
+	}
+	wants(t, j.kubectl(t, "logs", "far"), "hello from afar")
+	wants(t, j.kubectl(t, "get", "--raw", "/api/v1/nodes/"+j.agent.Node.Name()+"/proxy/healthz"), "ok")
+	wants(t, j.kubectl(t, "get", "--raw", "/api/v1/namespaces/default/pods/far:8080/proxy/"), "web")
+}
+
+// testCable takes the node's cable out, for longer than a connection lives without a sign of life.
+func (j *joined) testCable(t *testing.T) {
+	if err := j.agent.Node.Cut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-time.After(25 * time.Second):
+	case <-t.Context().Done():
+	}
+	if err := j.agent.Node.Heal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	j.tries(t, "far", contains("far"), "hostname")
+	t.Logf("exec worked %.1f s after the cable was back", time.Since(began).Seconds())
 }
 
 // testTokens joins, or tries to, with tokens of all kinds.

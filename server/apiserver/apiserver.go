@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/flagz"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
@@ -44,6 +46,10 @@ type Config struct {
 	Transport *inproc.Transport
 	// Front, if not nil, answers requests before the server does, without its authentication, or hands them on to it.
 	Front func(next http.Handler) http.Handler
+	// Upgrades are handlers of long-lived requests by path, which the server authenticates and authorizes first.
+	Upgrades map[string]http.Handler
+	// Dial, if not nil, connects to nodes and pods.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Files are the paths of the certificates and keys, PEM. The server follows changes of all of them.
@@ -205,11 +211,7 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	}
 	auth.Authenticator = inproc.Authenticator(auth.Authenticator)
 	config.KubeAPIs.Extra.EndpointReconcilerConfig.Interval = endpointInterval
-	if s.cfg.Front != nil {
-		generic := config.Aggregator.GenericConfig
-		build := generic.BuildHandlerChainFunc
-		generic.BuildHandlerChainFunc = func(api http.Handler, c *server.Config) http.Handler { return s.cfg.Front(build(api, c)) }
-	}
+	s.extend(config.Aggregator.GenericConfig)
 	complete, err := config.Complete()
 	if err != nil {
 		return nil, fmt.Errorf("complete the API server's configuration: %w", err)
@@ -218,7 +220,22 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the API server: %w", err)
 	}
+	for path, h := range s.cfg.Upgrades {
+		agg.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, h)
+	}
 	return agg, s.addKubeletHook(agg.GenericAPIServer)
+}
+
+// extend puts what the configuration adds to the API into the chain of handlers.
+func (s *Server) extend(generic *server.RecommendedConfig) {
+	if s.cfg.Front != nil {
+		build := generic.BuildHandlerChainFunc
+		generic.BuildHandlerChainFunc = func(api http.Handler, c *server.Config) http.Handler { return s.cfg.Front(build(api, c)) }
+	}
+	long := generic.LongRunningFunc
+	generic.LongRunningFunc = func(r *http.Request, info *request.RequestInfo) bool {
+		return s.cfg.Upgrades[r.URL.Path] != nil || long(r, info)
+	}
 }
 
 // awaitReady polls /readyz through the handler. It ends early when the server does.

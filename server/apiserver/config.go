@@ -7,12 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/filters"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -45,6 +47,11 @@ func (s *Server) newConfig(o options.CompletedOptions) (*app.Config, error) {
 	kube, resolver, initializers, err := app.CreateKubeAPIServerConfig(o, generic, factory, storage)
 	if err != nil {
 		return nil, fmt.Errorf("configure the core API: %w", err)
+	}
+	if s.cfg.Dial != nil {
+		kube.Extra.KubeletClientConfig.Lookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return s.cfg.Dial, nil }
+		kube.ControlPlane.ProxyTransport = kube.ControlPlane.ProxyTransport.Clone()
+		kube.ControlPlane.ProxyTransport.DialContext = s.cfg.Dial
 	}
 	cp := kube.ControlPlane
 	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(cp.ProxyTransport, cp.Generic.EgressSelector, cp.Generic.LoopbackClientConfig, cp.Generic.TracerProvider)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +29,10 @@ type Nodes struct {
 	own        string
 	publish    PublishDNS
 	log        *slog.Logger
+
+	queue    workqueue.TypedRateLimitingInterface[string]
+	store    cache.Store
+	informer cache.Controller
 }
 
 // NewNodes makes the component. The node called own publishes its DNS server by itself; without publish all do.
@@ -36,7 +41,15 @@ func NewNodes(config *rest.Config, own string, publish PublishDNS, log *slog.Log
 	if err != nil {
 		return nil, fmt.Errorf("make the client for joined nodes: %w", err)
 	}
-	return &Nodes{client: client, identities: identities{client: client, now: time.Now}, own: own, publish: publish, log: log}, nil
+	n := &Nodes{client: client, identities: identities{client: client, now: time.Now}, own: own, publish: publish, log: log}
+	n.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	n.store, n.informer = cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything()),
+		ObjectType:    &corev1.Node{},
+		Transform:     addressesOnly,
+		Handler:       changes(own, n.queue),
+	})
+	return n, nil
 }
 
 // Name is the component's name.
@@ -44,33 +57,26 @@ func (n *Nodes) Name() string { return "joined nodes" }
 
 // Run works until ctx ends. It is ready at once.
 func (n *Nodes) Run(ctx context.Context, ready func()) error {
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
-	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(n.client.CoreV1().RESTClient(), "nodes", "", fields.Everything()),
-		ObjectType:    &corev1.Node{},
-		Transform:     addressesOnly,
-		Handler:       changes(n.own, queue),
-	})
-	go informer.RunWithContext(ctx)
-	context.AfterFunc(ctx, queue.ShutDown)
+	go n.informer.RunWithContext(ctx)
+	context.AfterFunc(ctx, n.queue.ShutDown)
 	ready()
 	for {
-		name, end := queue.Get()
+		name, end := n.queue.Get()
 		if end {
 			return nil
 		}
-		if err := n.follow(ctx, store, name); err != nil {
+		if err := n.follow(ctx, name); err != nil {
 			n.log.Debug("node not followed yet", "node", name, "error", err)
-			queue.AddRateLimited(name)
+			n.queue.AddRateLimited(name)
 		} else {
-			queue.Forget(name)
+			n.queue.Forget(name)
 		}
-		queue.Done(name)
+		n.queue.Done(name)
 	}
 }
 
-func (n *Nodes) follow(ctx context.Context, store cache.Store, name string) error {
-	_, there, _ := store.GetByKey(name)
+func (n *Nodes) follow(ctx context.Context, name string) error {
+	_, there, _ := n.store.GetByKey(name)
 	if !there {
 		if err := n.identities.forget(ctx, name); err != nil {
 			return err
@@ -79,13 +85,13 @@ func (n *Nodes) follow(ctx context.Context, store cache.Store, name string) erro
 	if n.publish == nil {
 		return nil
 	}
-	return n.publish(ctx, name, gateways(store, name))
+	return n.publish(ctx, name, gateways(n.store, name))
 }
 
 // addressesOnly keeps of a Node what is looked at here.
 func addressesOnly(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
-		return &corev1.Node{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}}, nil
+		return &corev1.Node{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}, nil
 	}
 	return o, nil
 }
@@ -118,6 +124,28 @@ func gateways(store cache.Store, node string) []netip.Addr {
 	for _, text := range o.(*corev1.Node).Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			all = append(all, p.Masked().Addr().Next())
+		}
+	}
+	return all
+}
+
+// Of is the node that has the address, itself or for a pod.
+func (n *Nodes) Of(address netip.Addr) (node string, found bool) {
+	for _, o := range n.store.List() {
+		node := o.(*corev1.Node)
+		pods := func(text string) bool { p, err := netip.ParsePrefix(text); return err == nil && p.Contains(address) }
+		if slices.Contains(internal(node), address) || slices.ContainsFunc(node.Spec.PodCIDRs, pods) {
+			return node.Name, true
+		}
+	}
+	return "", false
+}
+
+// internal are the addresses of a node in its own network.
+func internal(n *corev1.Node) (all []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			all = append(all, ip)
 		}
 	}
 	return all

@@ -9,47 +9,61 @@ import (
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 
 	"github.com/clusterd/clusterd/internal/join"
+	"github.com/clusterd/clusterd/internal/tunnel"
 )
 
 const (
+	tunnelRole  = "clusterd:hold-tunnels"
 	requestRole = "clusterd:request-certificates"
 	readRole    = "clusterd:read-cluster"
 )
 
-// grantRights lets holders of a token ask for certificates, and nodes read about the cluster. That they may ask says nothing
-// about what they get.
+// grantRights lets holders of a token ask for certificates, and nodes hold tunnels and read about the cluster. That they may ask
+// says nothing about what they get.
 func (j *Joining) grantRights() error {
-	auto := map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"}
+	request := rbacv1.PolicyRule{
+		APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get", "list", "watch"},
+	}
+	if err := j.grant(requestRole, join.BootstrapGroup, request); err != nil {
+		return err
+	}
+	if err := j.grant(tunnelRole, user.NodesGroup, rbacv1.PolicyRule{NonResourceURLs: []string{tunnel.Path}, Verbs: []string{"get"}}); err != nil {
+		return err
+	}
+	return j.grantReading()
+}
+
+// auto lets administrators opt out of what clusterd keeps granted.
+func auto() map[string]string { return map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"} }
+
+// grant gives a group the right by a role of the name.
+func (j *Joining) grant(name, to string, right rbacv1.PolicyRule) error {
+	meta := metav1.ObjectMeta{Name: name, Annotations: auto()}
 	role := reconciliation.ReconcileRoleOptions{
-		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: &rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: requestRole, Annotations: auto},
-			Rules: []rbacv1.PolicyRule{{
-				APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get", "list", "watch"},
-			}},
-		}},
+		Role:    reconciliation.ClusterRoleRuleOwner{ClusterRole: &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{right}}},
 		Client:  reconciliation.ClusterRoleModifier{Client: j.client.RbacV1().ClusterRoles()},
 		Confirm: true,
 	}
 	if _, err := role.Run(); err != nil {
-		return fmt.Errorf("make the role %s: %w", requestRole, err)
+		return fmt.Errorf("make the role %s: %w", name, err)
 	}
 	binding := reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: requestRole, Annotations: auto},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: requestRole},
-			Subjects:   []rbacv1.Subject{group(join.BootstrapGroup)},
+			ObjectMeta: meta,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects:   []rbacv1.Subject{group(to)},
 		}},
 		Client:  reconciliation.ClusterRoleBindingClientAdapter{Client: j.client.RbacV1().ClusterRoleBindings()},
 		Confirm: true,
 	}
 	if _, err := binding.Run(); err != nil {
-		return fmt.Errorf("bind the role %s: %w", requestRole, err)
+		return fmt.Errorf("bind the role %s: %w", name, err)
 	}
-	return j.grantReading(auto)
+	return nil
 }
 
-func (j *Joining) grantReading(auto map[string]string) error {
-	meta := metav1.ObjectMeta{Name: readRole, Namespace: join.InfoNamespace, Annotations: auto}
+func (j *Joining) grantReading() error {
+	meta := metav1.ObjectMeta{Name: readRole, Namespace: join.InfoNamespace, Annotations: auto()}
 	role := reconciliation.ReconcileRoleOptions{
 		Role: reconciliation.RoleRuleOwner{Role: &rbacv1.Role{
 			ObjectMeta: meta,

@@ -141,6 +141,18 @@ func (n *Node) Output(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
+// Cut takes the node's cable out: packets vanish, in both directions.
+func (n *Node) Cut(ctx context.Context) error {
+	_, err := n.lab.run(ctx, "cut", n.name)
+	return err
+}
+
+// Heal puts the cable back.
+func (n *Node) Heal(ctx context.Context) error {
+	_, err := n.lab.run(ctx, "heal", n.name)
+	return err
+}
+
 // Down ends everything in the node and removes it with its data.
 func (n *Node) Down(ctx context.Context) error {
 	_, err := n.lab.run(ctx, "down", n.name)
