@@ -174,7 +174,8 @@ func (w *Watch) match(rows []row, last int64) ([]*server.Event, []*server.KeyVal
 		event := &server.Event{Delete: r.deleted(), Create: r.count == 1 && r.created == r.revision, KV: keyValue(r.key, r.version)}
 		event.KV.Value = r.value
 		if n, found := w.e.index.get(r.key); found {
-			if v, ok := n.before(r.revision); ok && v.revision >= w.e.compacted {
+			// What an event that is not compacted replaced is not either, however old it is.
+			if v, ok := n.before(r.revision); ok && r.revision > w.e.compacted {
 				event.PrevKV = keyValue(r.key, v)
 				replaced = append(replaced, event.PrevKV)
 			}
