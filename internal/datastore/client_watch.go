@@ -13,7 +13,7 @@ import (
 	"github.com/clusterd/clusterd/internal/datastore/engine"
 )
 
-// watches are the ones open in all clients of a store.
+// watches are the ones open in all clients of a store that want to hear of progress.
 type watches struct {
 	mu   sync.Mutex
 	open map[*watch]struct{}
@@ -54,9 +54,9 @@ func (w *watches) ask(of *directWatcher) {
 	}
 }
 
-// report has all watches report from time to time, until ctx ends.
-func (w *watches) report(ctx context.Context) {
-	tick := time.NewTicker(progressInterval)
+// report has all watches report at an interval, until ctx ends.
+func (w *watches) report(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -80,7 +80,7 @@ func (w *watches) remove(one *watch) {
 	delete(w.open, one)
 }
 
-// RequestProgress makes each watch of the client report the revision up to which it has given all events.
+// RequestProgress makes each watch of the client that wants it report the revision up to which it has given all events.
 func (d *directWatcher) RequestProgress(context.Context) error {
 	d.all.ask(d)
 	return nil
@@ -89,7 +89,7 @@ func (d *directWatcher) RequestProgress(context.Context) error {
 // Close does nothing: a watch ends with its context.
 func (d *directWatcher) Close() error { return nil }
 
-// Watch gives the events of a key or range, with what they replaced. All watches report progress from time to time.
+// Watch gives the events of a key or range, with what they replaced.
 func (d *directWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpGet(key, opts...)
 	w := &watch{client: d, to: make(chan clientv3.WatchResponse, 1), asked: make(chan struct{}, 1)}
@@ -107,7 +107,10 @@ func (d *directWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 	if op.IsCreatedNotify() {
 		w.to <- clientv3.WatchResponse{Header: header(0), Created: true}
 	}
-	d.all.add(w)
+	// Others would pass progress on to clients that have not asked for it.
+	if op.IsProgressNotify() {
+		d.all.add(w)
+	}
 	go w.run(ctx)
 	return w.to
 }

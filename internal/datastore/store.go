@@ -35,10 +35,9 @@ import (
 const EtcdVersion = "3.6.6"
 
 const (
-	// progressInterval is how often an idle watch is told the current revision.
-	// Readers which need it earlier ask for it, so this only bounds how old the
-	// revision of a resource nobody touches can look.
-	progressInterval = time.Minute
+	// defaultProgress only bounds how old the revision of a resource nobody
+	// touches can look: readers which need it earlier ask for it.
+	defaultProgress = time.Minute
 	// maxRequestBytes bounds one request. It is well above the 3 MiB an API
 	// server accepts, which refuses too large objects with a better message.
 	maxRequestBytes = 16 << 20
@@ -50,14 +49,17 @@ const (
 type Config struct {
 	// Path is the database file, required. It and its folder are made when missing.
 	Path string
+	// Progress is how often an idle watch is told the current revision, a minute when 0.
+	Progress time.Duration
 }
 
 // Store is the running datastore, a lifecycle component.
 type Store struct {
-	path    string
-	log     *slog.Logger
-	pipe    *pipe
-	watches *watches
+	path     string
+	progress time.Duration
+	log      *slog.Logger
+	pipe     *pipe
+	watches  *watches
 
 	mu sync.Mutex
 	db *engine.Engine // while it is open
@@ -72,7 +74,10 @@ func New(c Config, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locate datastore %s: %w", c.Path, err)
 	}
-	return &Store{path: path, log: log, pipe: newPipe(), watches: newWatches()}, nil
+	if c.Progress == 0 {
+		c.Progress = defaultProgress
+	}
+	return &Store{path: path, progress: c.Progress, log: log, pipe: newPipe(), watches: newWatches()}, nil
 }
 
 // Name is the component's name in logs and errors.
@@ -172,12 +177,12 @@ func touchHealth(ctx context.Context, b server.Backend) error {
 // any more. Calls still running then are cut: they were not acknowledged, and
 // whoever made them has stopped.
 func (s *Store) serve(ctx context.Context, db *engine.Engine, l net.Listener, ready func()) error {
-	srv := newServer(db)
+	srv := newServer(db, s.progress)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	reporting, stop := context.WithCancel(ctx)
 	defer stop()
-	go s.watches.report(reporting)
+	go s.watches.report(reporting, s.progress)
 	ready()
 	var err error
 	select {
@@ -194,7 +199,7 @@ func (s *Store) serve(ctx context.Context, db *engine.Engine, l net.Listener, re
 
 // newServer returns the etcd services over b, tuned for many idle connections
 // inside one process.
-func newServer(b server.Backend) *grpc.Server {
+func newServer(b server.Backend, progress time.Duration) *grpc.Server {
 	srv := grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxSendMsgSize(math.MaxInt32),
@@ -207,6 +212,6 @@ func newServer(b server.Backend) *grpc.Server {
 			PermitWithoutStream: true,
 		}),
 	)
-	server.New(b, "http", progressInterval, EtcdVersion).Register(srv)
+	server.New(b, "http", progress, EtcdVersion).Register(srv)
 	return srv
 }

@@ -26,6 +26,8 @@ type Watch struct {
 	wake     chan struct{} // holds a token when there is something to take
 
 	mu      sync.Mutex
+	start   int64
+	floor   int64 // the revision up to which that is all before there was anything from start on
 	next    int64 // the first revision that is neither taken nor waiting
 	taken   int64 // the last revision that was given out
 	behind  bool  // events from next on are in the log only
@@ -48,7 +50,8 @@ func (e *Engine) Subscribe(key, end string, start int64, quiet bool) (*Watch, er
 	if e.closed {
 		return nil, errClosed
 	}
-	w := &Watch{e: e, key: key, end: end, quiet: quiet, wake: make(chan struct{}, 1), next: start, taken: start - 1, behind: start <= e.current}
+	w := &Watch{e: e, key: key, end: end, quiet: quiet, wake: make(chan struct{}, 1), start: start, next: start, taken: start - 1, behind: start <= e.current}
+	w.floor = min(start-1, e.current) // nobody can say yet that a revision to come has no event
 	e.watches[w] = struct{}{}
 	if w.behind {
 		w.wake <- struct{}{}
@@ -125,6 +128,9 @@ func (w *Watch) Next() (events []*server.Event, revision int64, err error) {
 	defer w.mu.Unlock()
 	events, w.waiting, w.bytes = w.waiting, nil, 0
 	w.taken = w.next - 1
+	if w.next == w.start {
+		return nil, w.floor, w.err
+	}
 	if len(events) == 0 && w.err != nil {
 		return nil, w.taken, w.err
 	}

@@ -95,6 +95,9 @@ func TestWatchOneKeyAndFuture(t *testing.T) {
 	e := open(t, tempPath(t))
 	one := subscribe(t, e, "/a", "", 0)
 	future := subscribe(t, e, "", "", 4)
+	if events, revision, err := future.Next(); len(events) > 0 || revision != 1 || err != nil {
+		t.Errorf("a watch from revision 4, when 1 is the last, has %v up to %d, %v", events, revision, err)
+	}
 	put(t, e, "/ab", "x")
 	put(t, e, "/a", "y")
 	last := put(t, e, "/ab", "z")
