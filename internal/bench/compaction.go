@@ -19,6 +19,9 @@ type backlog struct {
 	revisions, keys, size, rate int
 }
 
+// slowest is how long the 99th percentile of the writes may take meanwhile.
+const slowest = 100 * time.Millisecond
+
 // backlogWriters make the backlog, many at a time so that they share transactions.
 const backlogWriters = 256
 
@@ -85,6 +88,11 @@ func (b backlog) run(ctx context.Context) error {
 			fmt.Printf("%-24s %5d writes  p50 %7.1f  p99 %7.1f  max %7.1f ms\n", p.name, len(p.d), at(.5), at(.99), at(1))
 		}
 	}
+	if len(busy) > 0 && busy[int(0.99*float64(len(busy)-1))] > slowest {
+		fmt.Printf("p99 while it catches up: at most %v  MISSED\n", slowest)
+		return errMissed
+	}
+	fmt.Printf("p99 while it catches up: at most %v  reached\n", slowest)
 	return nil
 }
 

@@ -12,6 +12,10 @@ const (
 	sliceTime = 10 * time.Millisecond
 )
 
+// restFactor is how many times as long as a slice that took too long compaction rests after it: a slow disk is left to the
+// writers for most of the time.
+const restFactor = 4
+
 // Free pages go back to the file system when they are more than spareBytes and more than a quarter of the file, sliceBytes
 // at a time: those that a busy cluster uses again soon are kept.
 const (
@@ -20,12 +24,16 @@ const (
 	retryPeriod = time.Minute
 )
 
-// maintain does a slice of what is to be cleaned up and reports whether there is more.
-func (e *Engine) maintain() (more bool) {
-	if time.Now().Before(e.writer.rest) {
-		return false
-	}
+// foldBytes is how much the file gets shorter between two checkpoints, which do it: cutting off hundreds of megabytes at a time
+// takes a file system too long.
+const foldBytes = 16 << 20
+
+// maintain does a slice of what is to be cleaned up and reports whether there is more, to be done after a pause.
+func (e *Engine) maintain() (more bool, pause time.Duration) {
 	began := time.Now()
+	if rest := e.writer.rest.Sub(began); rest > 0 {
+		return e.writer.resting, rest
+	}
 	n := e.ripe()
 	var err error
 	if n > 0 {
@@ -37,16 +45,19 @@ func (e *Engine) maintain() (more bool) {
 	if err != nil {
 		// On a full disk this fails as writes do. The next one after a while tries again.
 		e.refuse(err)
-		e.writer.rest = began.Add(retryPeriod)
-		return false
+		e.writer.rest, e.writer.resting = began.Add(retryPeriod), false
+		return false, 0
 	}
-	switch took := time.Since(began); {
+	took := time.Since(began)
+	switch {
 	case n == e.writer.sliceSize && took < sliceTime/2:
 		e.writer.sliceSize = min(2*e.writer.sliceSize, maxSlice)
 	case took > sliceTime:
 		e.writer.sliceSize = max(e.writer.sliceSize/2, minSlice)
+		pause = restFactor * took
+		e.writer.rest, e.writer.resting = time.Now().Add(pause), more
 	}
-	return more
+	return more, pause
 }
 
 // ripe is how many revisions the next slice removes. Only the writer changes what it reads.
@@ -91,10 +102,15 @@ func (e *Engine) giveBack() (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if e.writer.given >= foldBytes || e.writer.given > 0 && !tooManyFree(all, free, size) {
+		e.writer.given = 0
+		return true, e.file.fold()
+	}
 	if !tooManyFree(all, free, size) {
 		e.writer.dirty = false
 		return false, nil
 	}
+	e.writer.given += sliceBytes
 	return true, e.file.shrink(sliceBytes / size)
 }
 

@@ -144,14 +144,16 @@ func TestFileShrinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Close()
-	after, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var after os.FileInfo
+	waitFor(t, func() bool { // without an end or a write
+		if after, err = os.Stat(path); err != nil {
+			t.Fatal(err)
+		}
+		return after.Size() <= 12<<20
+	})
 	t.Logf("the file had %d MB and has %d MB, %d MB of them free; the log has %d MB", before.Size()>>20, after.Size()>>20, s.FreeBytes>>20, wal.Size()>>20)
-	if before.Size() < 40<<20 || after.Size() > 12<<20 {
-		t.Errorf("the file had %d bytes and has %d", before.Size(), after.Size())
+	if before.Size() < 40<<20 {
+		t.Errorf("the file had %d bytes only: the test tests nothing", before.Size())
 	}
 	if wal.Size() > 24<<20 {
 		t.Errorf("the write-ahead log has %d bytes", wal.Size())

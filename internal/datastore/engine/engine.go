@@ -74,7 +74,9 @@ type writer struct {
 	refused   bool      // the last transaction failed
 	sliceSize int       // revisions that the next slice of compaction removes
 	dirty     bool      // revisions were removed since free pages were last looked at
+	given     int64     // bytes by which the file will be shorter after the next checkpoint
 	rest      time.Time // no compaction before
+	resting   bool      // there is some to do then
 	mark      mark
 	disk      disk
 }

@@ -24,14 +24,15 @@ const (
 
 // pragmas are set in this order: the lock comes before the first use of the write-ahead log, so that its index is in
 // memory and not in a shared file, and auto_vacuum before the first table. A commit syncs the log before it returns. The log
-// is folded back after about 1000 pages, and its file cut to 16 MiB if one transaction made it larger.
+// is folded back after about 500 pages, so that the write that has to wait for it does not wait long, and its file cut to
+// 16 MiB if one transaction made it larger.
 var pragmas = []string{
 	"busy_timeout = 10000",
 	"locking_mode = EXCLUSIVE",
 	"auto_vacuum = INCREMENTAL",
 	"journal_mode = WAL",
 	"synchronous = FULL",
-	"wal_autocheckpoint = 1000",
+	"wal_autocheckpoint = 500",
 	"journal_size_limit = 16777216",
 	"cache_size = -4096",
 	"temp_store = MEMORY",
@@ -381,4 +382,12 @@ func (f *file) shrink(n int64) error {
 	for rows.Next() { // each step frees one page
 	}
 	return rows.Err()
+}
+
+// fold copies the write-ahead log back into the file, which gets as short as it can then.
+func (f *file) fold() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var busy, log, copied int
+	return f.conn.QueryRowContext(background, "PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &copied)
 }

@@ -85,27 +85,24 @@ func (e *Engine) Compact(ctx context.Context, revision int64) (int64, error) {
 
 // writeAll is the only one that changes the file and the index. Between writes it compacts.
 func (e *Engine) writeAll() {
-	busy := e.maintain()
 	for {
-		first := (*write)(nil)
-		if busy {
-			select {
-			case first = <-e.writes:
-			case <-e.ending:
-				return
-			default:
-			}
-		} else {
-			select {
-			case first = <-e.writes:
-			case <-e.ending:
-				return
-			}
+		var idle <-chan time.Time // when there is something to clean up
+		if more, pause := e.maintain(); more {
+			idle = time.After(pause)
 		}
-		if first != nil {
+		select {
+		case first := <-e.writes:
 			e.commit(e.collect(first))
+			continue
+		default:
 		}
-		busy = e.maintain()
+		select {
+		case first := <-e.writes:
+			e.commit(e.collect(first))
+		case <-idle:
+		case <-e.ending:
+			return
+		}
 	}
 }
 
