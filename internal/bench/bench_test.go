@@ -110,3 +110,30 @@ func TestGoroutines(t *testing.T) {
 		t.Errorf("%d, want 2446", got)
 	}
 }
+
+// TestStoreGoals has a store that is good enough, and the same with one figure that is not.
+func TestStoreGoals(t *testing.T) {
+	at := func(perSecond float64, p99 time.Duration) []phase {
+		var all []phase
+		for _, name := range []string{singleClient, "create", "update", "get", "list 500"} {
+			all = append(all, phase{name, perSecond, time.Millisecond, p99, p99})
+		}
+		return all
+	}
+	ours, kine, etcd := at(1000, 5*time.Millisecond), at(100, 100*time.Millisecond), at(400, time.Second)
+	var lines bytes.Buffer
+	check := func(sync time.Duration, want bool, missed int) {
+		t.Helper()
+		lines.Reset()
+		got := reportStoreGoals(&lines, []string{"clusterd", "kine", "etcd"}, [][]phase{ours, kine, etcd}, sync)
+		if n := strings.Count(lines.String(), "MISSED"); got != want || n != missed {
+			t.Errorf("reached is %v, %d missed:\n%s", got, n, &lines)
+		}
+	}
+	check(time.Millisecond, true, 0)
+	check(time.Millisecond/2, false, 1)
+	ours[1].p99 = 11 * time.Millisecond
+	check(time.Millisecond, false, 1)
+	ours[1].p99, etcd[3].perSecond = time.Millisecond, 600
+	check(time.Millisecond, false, 1)
+}

@@ -32,6 +32,9 @@ type phase struct {
 // connections is how many connections the clients share, as the resources of an API server do.
 const connections = 8
 
+// singleClient is the phase in which writes do not share transactions.
+const singleClient = "create, 1 client"
+
 // prefixes is over how many resources the keys are spread.
 const prefixes = 16
 
@@ -93,7 +96,7 @@ func (r *runner) run(ctx context.Context) ([]phase, error) {
 		clients, count int
 		do             func(context.Context, int) error
 	}{
-		{"create, 1 client", 1, r.operations / 20, func(ctx context.Context, i int) error { return r.guarded(ctx, fmt.Sprint("single-", i), 0, nil) }},
+		{singleClient, 1, r.operations / 20, func(ctx context.Context, i int) error { return r.guarded(ctx, fmt.Sprint("single-", i), 0, nil) }},
 		{"create", r.clients, r.operations, r.create},
 		{"update", r.clients, r.operations, r.update},
 		{"get", r.clients, r.operations, r.get},

@@ -57,6 +57,13 @@ func compareStores(ctx context.Context, baseline string, l load) error {
 	}
 	fmt.Printf("%d clients, %d operations a phase, values of %d bytes, %d watches\n", l.clients, l.operations, l.size, l.watches)
 	reportStores(os.Stdout, names, results)
+	sync, err := measureSync(dir)
+	if err != nil {
+		return err
+	}
+	if !reportStoreGoals(os.Stdout, names, results, sync) {
+		return errMissed
+	}
 	return nil
 }
 
