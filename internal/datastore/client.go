@@ -11,30 +11,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/kubernetes"
-
-	"github.com/clusterd/clusterd/internal/datastore/engine"
 )
 
 // errUnsupported is for calls of etcd that no API server makes.
 var errUnsupported = errors.New("not supported by clusterd's datastore")
 
-// Client returns an etcd client whose calls are calls of the store: there is no connection, no serialising and no goroutine
-// but one for each watch. It knows what API servers ask for and refuses the rest. Closing it does nothing. It may be called
-// once the store is ready; the error is net.ErrClosed after its end.
-func (s *Store) Client() (*kubernetes.Client, error) {
-	db, err := s.opened()
-	if err != nil {
-		return nil, err
-	}
-	c := clientv3.NewCtxClient(context.Background())
-	kv := &directKV{db}
-	c.KV, c.Watcher, c.Lease, c.Maintenance = kv, s.watches.client(db), directLease{}, directMaintenance{db: db}
-	return &kubernetes.Client{Client: c, Kubernetes: &directObjects{kv}}, nil
-}
-
 // directKV is etcd's interface to keys.
-type directKV struct{ db *engine.Engine }
+type directKV struct{ db backend }
 
 var _ clientv3.KV = (*directKV)(nil)
 

@@ -5,8 +5,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/clusterd/clusterd/internal/datastore/engine"
 )
 
 // directLease grants leases that are their own time to live: a key that is written with one goes that long after. API
@@ -24,7 +22,7 @@ func (directLease) Close() error { return nil }
 // directMaintenance tells the store's size and version. Other calls panic by the nil interface.
 type directMaintenance struct {
 	clientv3.Maintenance
-	db *engine.Engine
+	db backend
 }
 
 // Status is what API servers show as metrics.

@@ -9,8 +9,6 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/clusterd/clusterd/internal/datastore/engine"
 )
 
 // watches are the ones open in all clients of a store that want to hear of progress.
@@ -22,7 +20,7 @@ type watches struct {
 // watch is one of a client's. asked holds a token when progress is to be reported.
 type watch struct {
 	client *directWatcher
-	engine *engine.Watch
+	events subscription
 	to     chan clientv3.WatchResponse
 	asked  chan struct{}
 }
@@ -30,14 +28,14 @@ type watch struct {
 // directWatcher is the watches of one client.
 type directWatcher struct {
 	all *watches
-	db  *engine.Engine
+	db  backend
 }
 
 var _ clientv3.Watcher = (*directWatcher)(nil)
 
 func newWatches() *watches { return &watches{open: map[*watch]struct{}{}} }
 
-func (w *watches) client(db *engine.Engine) *directWatcher { return &directWatcher{all: w, db: db} }
+func (w *watches) client(db backend) *directWatcher { return &directWatcher{all: w, db: db} }
 
 // ask makes the watches of one client, or of all when it is nil, report how far they have come.
 func (w *watches) ask(of *directWatcher) {
@@ -82,7 +80,7 @@ func (w *watches) remove(one *watch) {
 
 // RequestProgress makes each watch of the client that wants it report the revision up to which it has given all events.
 func (d *directWatcher) RequestProgress(context.Context) error {
-	d.all.ask(d)
+	d.db.sync(func() { d.all.ask(d) })
 	return nil
 }
 
@@ -97,7 +95,7 @@ func (d *directWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 	if op.IsFilterPut() || op.IsFilterDelete() || op.IsFragment() {
 		err = fmt.Errorf("watch with a filter or in fragments: %w", errUnsupported)
 	} else {
-		w.engine, err = d.db.Subscribe(string(op.KeyBytes()), rangeEnd(op), op.Rev(), true)
+		w.events, err = d.db.subscribe(string(op.KeyBytes()), rangeEnd(op), op.Rev())
 	}
 	if err != nil {
 		w.to <- d.failure(err)
@@ -117,7 +115,7 @@ func (d *directWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 
 // failure is the last response of a watch.
 func (d *directWatcher) failure(err error) clientv3.WatchResponse {
-	stats := d.db.Revisions()
+	stats := d.db.revisions()
 	response := clientv3.WatchResponse{Header: header(stats.Current), Canceled: true, CancelReason: err.Error()}
 	if err == server.ErrCompacted {
 		response.CompactRevision = max(stats.Compacted, 1)
@@ -128,18 +126,18 @@ func (d *directWatcher) failure(err error) clientv3.WatchResponse {
 // run hands on events until ctx or the store ends.
 func (w *watch) run(ctx context.Context) {
 	defer close(w.to)
-	defer w.engine.Close()
+	defer w.events.Close()
 	defer w.client.all.remove(w)
 	for {
 		asked := false
 		select {
-		case <-w.engine.Ready():
+		case <-w.events.Ready():
 		case <-w.asked:
 			asked = true
 		case <-ctx.Done():
 			return
 		}
-		events, revision, err := w.engine.Next()
+		events, revision, err := w.events.Next()
 		if err != nil {
 			w.send(ctx, w.client.failure(err))
 			return

@@ -20,7 +20,6 @@ import (
 	"math"
 	"net"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -55,14 +54,11 @@ type Config struct {
 
 // Store is the running datastore, a lifecycle component.
 type Store struct {
+	clients
 	path     string
 	progress time.Duration
 	log      *slog.Logger
 	pipe     *pipe
-	watches  *watches
-
-	mu sync.Mutex
-	db *engine.Engine // while it is open
 }
 
 // New checks c and returns a store that has not touched the disk yet.
@@ -77,7 +73,7 @@ func New(c Config, log *slog.Logger) (*Store, error) {
 	if c.Progress == 0 {
 		c.Progress = defaultProgress
 	}
-	return &Store{path: path, progress: c.Progress, log: log, pipe: newPipe(), watches: newWatches()}, nil
+	return &Store{path: path, progress: c.Progress, log: log, pipe: newPipe(), clients: clients{watches: newWatches()}}, nil
 }
 
 // Name is the component's name in logs and errors.
@@ -104,7 +100,7 @@ func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func()) error {
 		return err
 	}
 	defer db.Close()
-	s.open(db)
+	s.open(local{db})
 	defer s.open(nil)
 	if err := touchHealth(ctx, db); err != nil {
 		if ctx.Err() != nil {
@@ -116,22 +112,6 @@ func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func()) error {
 		return err
 	}
 	return s.serve(ctx, db, l, ready)
-}
-
-// open notes the engine that clients use.
-func (s *Store) open(db *engine.Engine) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.db = db
-}
-
-func (s *Store) opened() (*engine.Engine, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.db == nil {
-		return nil, net.ErrClosed
-	}
-	return s.db, nil
 }
 
 // describe logs what was found, and how long it took to write a revision.
@@ -153,7 +133,7 @@ func (s *Store) Stats() (engine.Stats, error) {
 	if err != nil {
 		return engine.Stats{}, err
 	}
-	return db.Stats()
+	return db.(local).Stats()
 }
 
 // touchHealth writes the health key again: the disk takes writes.

@@ -1,0 +1,48 @@
+// Command etcd is a member of etcd for tests, a cluster of its own: etcd DIRECTORY ADDRESS:PORT. It lives until a signal.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("usage: etcd DIRECTORY ADDRESS:PORT")
+	}
+	c := embed.NewConfig()
+	c.Dir, c.LogLevel = args[0], "error"
+	client := []url.URL{{Scheme: "http", Host: args[1]}}
+	c.ListenClientUrls, c.AdvertiseClientUrls = client, client
+	c.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: "peer", Path: args[0] + "/peer.sock"}}
+	c.UnsafeNoFsync = true
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return err
+	}
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-e.Err():
+		return err
+	}
+}

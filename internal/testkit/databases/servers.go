@@ -1,0 +1,100 @@
+package databases
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Password is the one of the databases' user clusterd.
+const Password = "no-secret-but-must-not-be-seen"
+
+// Postgres starts a PostgreSQL on m, at a port of 127.0.0.1; 0 is for any.
+func Postgres(t testing.TB, m Machine, at int) *Server {
+	t.Helper()
+	bin := filepath.Dir(find(t, "postgresql", "/usr/lib/postgresql/*/bin/initdb"))
+	dir := folder(t, m, "postgres")
+	secret := filepath.Join(dir, "password")
+	if err := os.WriteFile(m.Path(secret), []byte(Password), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Run(drop(filepath.Join(bin, "initdb"), "-D", dir+"/data", "-U", "clusterd", "-A", "scram-sha-256", "--pwfile", secret,
+		"--no-sync", "--locale=C", "--encoding=UTF8")...); err != nil {
+		t.Fatal(err)
+	}
+	at = port(t, at)
+	s := &Server{machine: m, address: fmt.Sprintf("127.0.0.1:%d", at), log: dir + "/log", end: os.Interrupt,
+		Endpoint: fmt.Sprintf("postgres://clusterd:%s@127.0.0.1:%d/cluster?sslmode=disable", Password, at),
+		command: drop(filepath.Join(bin, "postgres"), "-D", dir+"/data", "-k", dir, "-p", fmt.Sprint(at), "-h", "127.0.0.1",
+			"-c", "fsync=off", "-c", "shared_buffers=16MB")}
+	return s.begin(t)
+}
+
+// MariaDB starts a MariaDB on m, at a port of 127.0.0.1; 0 is for any.
+func MariaDB(t testing.TB, m Machine, at int) *Server {
+	t.Helper()
+	program := find(t, "mariadb-server-core", "/usr/sbin/mariadbd")
+	dir := folder(t, m, "mariadb")
+	// What mariadb-install-db does; that needs programs of further packages.
+	if _, err := m.Run(drop("sh", "-c", `mkdir "$1/data" && cd /usr/share/mysql && (printf "CREATE DATABASE mysql;\nUSE mysql;\n" &&
+		cat mysql_system_tables.sql mysql_system_tables_data.sql) | "$2" --no-defaults --bootstrap --datadir="$1/data" --innodb-log-file-size=8M`,
+		"sh", dir, program)...); err != nil {
+		t.Fatal(err)
+	}
+	account := filepath.Join(dir, "init.sql")
+	grant := fmt.Sprintf("CREATE USER IF NOT EXISTS clusterd@'%%' IDENTIFIED BY '%s';\nGRANT ALL ON *.* TO clusterd@'%%';\n", Password)
+	if err := os.WriteFile(m.Path(account), []byte(grant), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	at = port(t, at)
+	s := &Server{machine: m, address: fmt.Sprintf("127.0.0.1:%d", at), log: dir + "/log", end: syscall.SIGTERM,
+		Endpoint: fmt.Sprintf("mysql://clusterd:%s@tcp(127.0.0.1:%d)/cluster", Password, at),
+		command: drop(program, "--no-defaults", "--datadir="+dir+"/data", "--socket="+dir+"/sock", "--pid-file="+dir+"/pid",
+			"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", at), "--init-file="+account, "--skip-name-resolve",
+			"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=2")}
+	return s.begin(t)
+}
+
+// built is the directory of what was built.
+var built string
+
+// etcdProgram builds the etcd of this module's dependencies, once a process.
+var etcdProgram = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "clusterd-etcd-")
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	path := filepath.Join(dir, "etcd")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/clusterd/clusterd/internal/testkit/databases/etcd").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build etcd: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+// Etcd starts a cluster of one etcd on m, at a port of 127.0.0.1; 0 is for any.
+func Etcd(t testing.TB, m Machine, at int) *Server {
+	t.Helper()
+	program, err := etcdProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := folder(t, m, "etcd")
+	copyFile(t, program, m.Path(dir+"/etcd"))
+	address := fmt.Sprintf("127.0.0.1:%d", port(t, at))
+	s := &Server{machine: m, address: address, log: dir + "/log", end: syscall.SIGTERM, Endpoint: "http://" + address,
+		command: drop(dir+"/etcd", dir+"/data", address)}
+	return s.begin(t)
+}
+
+// Clean removes what the package has built. Call it at the end of TestMain.
+func Clean() {
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+}
