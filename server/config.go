@@ -12,6 +12,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/options"
 )
 
@@ -46,6 +47,9 @@ type Config struct {
 	// WriteKubeconfig is the absolute path of the administrator's kubeconfig, WriteKubeconfigMode its permissions.
 	WriteKubeconfig     string
 	WriteKubeconfigMode fs.FileMode
+
+	// Datastore is where the cluster's state is.
+	Datastore endpoint.Endpoint
 
 	// Disable are the names of packaged add-ons that are not deployed, each one of AddOns.
 	Disable []string

@@ -1,7 +1,12 @@
 package server_test
 
 import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -9,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +23,7 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/options"
 	"github.com/clusterd/clusterd/server"
 )
@@ -89,6 +96,9 @@ func TestDefaults(t *testing.T) {
 		WriteKubeconfig:      "/etc/clusterd/kubeconfig.yaml",
 		WriteKubeconfigMode:  0o600,
 	}
+	if want.Datastore, err = endpoint.Parse("", endpoint.Files{}); err != nil {
+		t.Fatal(err)
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
@@ -115,6 +125,10 @@ write-kubeconfig: /srv/kubeconfig
 write-kubeconfig-mode: 0640
 disable: dns,dns
 disable-agent: true
+datastore-endpoint: postgres://u:p@db.example.org/cluster
+datastore-cafile: DIR/c.crt
+datastore-certfile: DIR/c.crt
+datastore-keyfile: DIR/c.key
 kube-apiserver-arg: ["--feature-gates=A=true,B=false", v=2]
 kube-controller-manager-arg: [controllers=*]
 kube-scheduler-arg: [v=3]
@@ -132,8 +146,13 @@ log-format: json
 
 func TestEverything(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	write(t, file, strings.ReplaceAll(everything, "FILE", file))
+	files := certificate(t, filepath.Dir(file))
+	write(t, file, strings.NewReplacer("FILE", file, "DIR", filepath.Dir(file)).Replace(everything))
 	got, err := parseWith(t, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := endpoint.Parse("postgres://u:p@db.example.org/cluster", files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +188,7 @@ func TestEverything(t *testing.T) {
 		ClusterDomain:         "k8s.example.org",
 		WriteKubeconfig:       "/srv/kubeconfig",
 		WriteKubeconfigMode:   0o640,
+		Datastore:             store,
 		Disable:               []string{"dns"},
 		DisableAgent:          true,
 		APIServerArgs:         []string{"feature-gates=A=true,B=false", "v=2"},
@@ -179,6 +199,28 @@ func TestEverything(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
+}
+
+// certificate makes the files c.crt and c.key in a directory.
+func certificate(t *testing.T, dir string) endpoint.Files {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "c"}, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := endpoint.Files{CA: filepath.Join(dir, "c.crt"), Cert: filepath.Join(dir, "c.crt"), Key: filepath.Join(dir, "c.key")}
+	write(t, files.Cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	write(t, files.Key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	return files
 }
 
 // TestEverythingIsEverything finds an option that a new flag brings and everything lacks.

@@ -17,8 +17,11 @@ const (
 	DefaultDataDir    = datadir.DefaultRoot
 )
 
-// inAPI is the heading of the server's own flags.
-const inAPI = "API server"
+// The headings of the server's own flags.
+const (
+	inAPI       = "API server"
+	inDatastore = "Datastore"
+)
 
 // AddOns are the names that the option disable knows: the directories of the packaged manifests.
 func AddOns() []string {
@@ -36,7 +39,7 @@ func AddOns() []string {
 func Flags() []cli.Flag {
 	var all []cli.Flag
 	for _, group := range [][]cli.Flag{
-		fileFlags(), nodeFlags(), apiFlags(), networkFlags(), componentFlags(), options.ContainerFlags(), options.MessageFlags(),
+		fileFlags(), nodeFlags(), apiFlags(), DatastoreFlags(), networkFlags(), componentFlags(), options.ContainerFlags(), options.MessageFlags(),
 	} {
 		all = append(all, group...)
 	}
@@ -71,6 +74,20 @@ func apiFlags() []cli.Flag {
 			Usage: "`ADDRESS` of the API server for the members of the cluster"},
 		&cli.StringSliceFlag{Name: "tls-san", Category: inAPI,
 			Usage: "further `NAME` or address in the server's certificate"},
+	}
+}
+
+// DatastoreFlags are those that say where the datastore is.
+func DatastoreFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "datastore-endpoint", Category: inDatastore, DefaultText: "a file in the data directory",
+			Usage: "`URL` of the datastore: postgres://, mysql://, nats://, https:// or http:// (etcd, several with commas), sqlite://"},
+		&cli.StringFlag{Name: "datastore-cafile", Category: inDatastore, TakesFile: true,
+			Usage: "`FILE` with the certificates of authorities that the datastore's certificate is checked by"},
+		&cli.StringFlag{Name: "datastore-certfile", Category: inDatastore, TakesFile: true,
+			Usage: "`FILE` with the certificate that is shown to the datastore"},
+		&cli.StringFlag{Name: "datastore-keyfile", Category: inDatastore, TakesFile: true,
+			Usage: "`FILE` with the key of that certificate"},
 	}
 }
 

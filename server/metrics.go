@@ -57,9 +57,13 @@ type storeCollector struct {
 }
 
 // ShowMetrics adds the datastore's figures to those of the process, which the API server shows. There can be one Server in
-// a process that does.
+// a process that does. A database elsewhere has figures of its own.
 func (s *Server) ShowMetrics() error {
-	if err := legacyregistry.CustomRegister(&storeCollector{all: storeMetrics(), stats: s.store.Stats}); err != nil {
+	local, ok := s.store.(interface{ Stats() (engine.Stats, error) })
+	if !ok {
+		return nil
+	}
+	if err := legacyregistry.CustomRegister(&storeCollector{all: storeMetrics(), stats: local.Stats}); err != nil {
 		return fmt.Errorf("register metrics of the datastore: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/options"
 )
 
@@ -34,6 +35,7 @@ func (r reader) read() Config {
 		WriteKubeconfigMode:  r.mode("write-kubeconfig-mode"),
 		Disable:              r.disable(),
 		DisableAgent:         r.V.Bool("disable-agent"),
+		Datastore:            r.datastore(),
 		SchedulerConfig:      r.Path("kube-scheduler-config", options.Existing),
 	}
 	r.readArguments(&cfg)
@@ -80,6 +82,19 @@ func (r reader) token() string {
 		r.Problem("token", "may contain visible ASCII characters only")
 	}
 	return text
+}
+
+// datastore shows nothing of the value, which can hold a password.
+func (r reader) datastore() endpoint.Endpoint {
+	e, err := endpoint.Parse(r.V.String("datastore-endpoint"), endpoint.Files{
+		CA: r.V.String("datastore-cafile"), Cert: r.V.String("datastore-certfile"), Key: r.V.String("datastore-keyfile"),
+	})
+	if file, ok := errors.AsType[*endpoint.FileError](err); ok {
+		r.Problem(map[string]string{"CA": "datastore-cafile", "Cert": "datastore-certfile"}[file.Name], "%w", err)
+	} else if err != nil {
+		r.Problem("datastore-endpoint", "%w", err)
+	}
+	return e
 }
 
 // disable accepts each name once and only those of add-ons.

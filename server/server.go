@@ -9,7 +9,7 @@ import (
 
 	"github.com/clusterd/clusterd/internal/config"
 	"github.com/clusterd/clusterd/internal/datadir"
-	"github.com/clusterd/clusterd/internal/datastore"
+	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/inproc"
 	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/pki"
@@ -40,7 +40,7 @@ type Deps struct {
 // Server is the control plane.
 type Server struct {
 	api         lifecycle.Component
-	store       *datastore.Store
+	store       store
 	controllers *controllers.Controllers
 	loops       []lifecycle.Component
 }
@@ -63,7 +63,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	nodes, err := join.NewNodes(d.Transport.Config(Admin(), "clusterd/nodes"), ownNode(cfg), publishDNS(cfg, d), d.Log)
 	p.Add(err)
 	tunnels := tunnel.New(nodes, d.Log)
-	store, err := datastore.New(datastore.Config{Path: d.Dir.DB()}, d.Log)
+	store, err := newStore(cfg, d)
 	p.Add(err)
 	api, err := apiserver.New(apiserverConfig(cfg, d, store, access{joining.Front, tunnels}), d.Log)
 	p.Add(err)
@@ -97,8 +97,8 @@ type access struct {
 	tunnels *tunnel.Tunnels
 }
 
-func apiserverConfig(cfg Config, d Deps, store *datastore.Store, to access) apiserver.Config {
-	return apiserver.Config{
+func apiserverConfig(cfg Config, d Deps, store store, to access) apiserver.Config {
+	c := apiserver.Config{
 		BindAddress:      cfg.BindAddress,
 		Port:             cfg.HTTPSListenPort,
 		AdvertiseAddress: advertise(cfg, d),
@@ -107,12 +107,17 @@ func apiserverConfig(cfg Config, d Deps, store *datastore.Store, to access) apis
 		ClusterDomain:    cfg.ClusterDomain,
 		Files:            files(d.PKI),
 		Args:             cfg.APIServerArgs,
-		Datastore:        store.Client,
 		Transport:        d.Transport,
 		Front:            to.front,
 		Upgrades:         map[string]http.Handler{protocol.Path: to.tunnels},
 		Dial:             to.tunnels.Dial,
 	}
+	if e := cfg.Datastore; e.Kind == endpoint.Etcd {
+		c.Etcd = apiserver.Etcd{Servers: e.Servers, CA: e.Files.CA, Cert: e.Files.Cert, Key: e.Files.Key}
+	} else if store != nil {
+		c.Datastore = store.Client
+	}
+	return c
 }
 
 // advertise is the API server's address for the cluster.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/testkit/cluster"
+	"github.com/clusterd/clusterd/internal/testkit/databases"
 	"github.com/clusterd/clusterd/internal/testkit/image"
 	"github.com/clusterd/clusterd/internal/testkit/lab"
 )
@@ -38,6 +39,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
+	databases.Clean()
 	if !kept {
 		if err := machines.Clean(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e:", err)

@@ -50,6 +50,21 @@ func TestRefused(t *testing.T) {
 			"write-kubeconfig-mode", "log-format")
 		empty(t, c)
 	})
+	t.Run("WrongDatastore", func(t *testing.T) {
+		for _, row := range []struct{ args, wants []string }{
+			{[]string{"--datastore-endpoint=oracle://u:hunter2@h/db"}, []string{"datastore-endpoint", "oracle://", "postgres://"}},
+			{[]string{"--datastore-endpoint=postgres://u:hunter2@h:port/db"}, []string{"datastore-endpoint", "PostgreSQL"}},
+			{[]string{"--datastore-endpoint=https://h:2379", "--datastore-cafile=/none"}, []string{"datastore-cafile", "/none"}},
+			{[]string{"--datastore-cafile=" + c.Binary}, []string{"datastore-cafile", "no certificate"}},
+		} {
+			out := refused(t, c, 2, nil, row.args...)
+			wants(t, out, row.wants...)
+			if strings.Contains(out, "hunter2") || strings.Count(out, "\n") != 1 {
+				t.Errorf("not one line without the password:\n%s", out)
+			}
+		}
+		empty(t, c)
+	})
 	t.Run("UnknownFlag", func(t *testing.T) {
 		wants(t, refused(t, c, 2, nil, "--no-such-flag"), "no-such-flag")
 	})

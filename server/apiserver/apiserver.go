@@ -14,6 +14,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -40,8 +42,9 @@ type Config struct {
 	Files            Files
 	Args             []string // optional: the user's key=value flags for kube-apiserver
 
-	// Datastore makes clients of the store that the server keeps its objects in.
+	// Datastore makes clients of the store that the server keeps its objects in, unless they are in Etcd.
 	Datastore func() (*kubernetes.Client, error)
+	Etcd      Etcd
 	// Transport is bound to the server's handler when it can be called.
 	Transport *inproc.Transport
 	// Front, if not nil, answers requests before the server does, without its authentication, or hands them on to it.
@@ -50,6 +53,12 @@ type Config struct {
 	Upgrades map[string]http.Handler
 	// Dial, if not nil, connects to nodes and pods.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Etcd is an etcd that the server connects to. Files are PEM; those of TLS are optional.
+type Etcd struct {
+	Servers       []string
+	CA, Cert, Key string
 }
 
 // Files are the paths of the certificates and keys, PEM. The server follows changes of all of them.
@@ -94,7 +103,9 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	if err := validate(s); err != nil {
 		return nil, err
 	}
-	upstream.Store(datastoreURL, cfg.Datastore)
+	if cfg.Datastore != nil {
+		upstream.Store(datastoreURL, cfg.Datastore)
+	}
 	// A client's watch would hold the end up for a minute, or with the first of these for two seconds. With the second the
 	// watches are ended, so that their connections close at once.
 	s.GenericServerRunOptions.ShutdownSendRetryAfter = true
@@ -114,43 +125,54 @@ func validate(s *options.ServerRunOptions) error {
 	return nil
 }
 
+// etcdArgs are the flags for where the objects are.
+func etcdArgs(c Config) []string {
+	if c.Datastore != nil {
+		return []string{"etcd-compaction-interval=0", "etcd-servers=" + datastoreURL} // the datastore compacts by itself
+	}
+	return slices.DeleteFunc([]string{
+		"etcd-cafile=" + c.Etcd.CA,
+		"etcd-certfile=" + c.Etcd.Cert,
+		"etcd-keyfile=" + c.Etcd.Key,
+		"etcd-servers=" + strings.Join(c.Etcd.Servers, ","),
+	}, func(arg string) bool { return strings.HasSuffix(arg, "=") })
+}
+
 // args are the flags that make kube-apiserver ours.
 func args(c Config) []string {
-	return []string{
-		"advertise-address=" + c.AdvertiseAddress.String(),
+	return append(etcdArgs(c),
+		"advertise-address="+c.AdvertiseAddress.String(),
 		"allow-privileged=true",
 		"authorization-mode=Node,RBAC",
-		"bind-address=" + c.BindAddress.String(),
-		"client-ca-file=" + c.Files.ClientCA,
+		"bind-address="+c.BindAddress.String(),
+		"client-ca-file="+c.Files.ClientCA,
 		"enable-admission-plugins=NodeRestriction",
 		"enable-aggregator-routing=true",
 		"enable-bootstrap-token-auth=true",
 		"endpoint-reconciler-type=master-count", // the default renews a lease in the store every 10 s
-		"etcd-compaction-interval=0",            // the datastore compacts by itself
 		"etcd-count-metric-poll-period=0",
-		"etcd-servers=" + datastoreURL,
-		"kubelet-certificate-authority=" + c.Files.ServerCA,
-		"kubelet-client-certificate=" + c.Files.KubeletCert,
-		"kubelet-client-key=" + c.Files.KubeletKey,
+		"kubelet-certificate-authority="+c.Files.ServerCA,
+		"kubelet-client-certificate="+c.Files.KubeletCert,
+		"kubelet-client-key="+c.Files.KubeletKey,
 		"kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 		"profiling=false",
-		"proxy-client-cert-file=" + c.Files.ProxyCert,
-		"proxy-client-key-file=" + c.Files.ProxyKey,
+		"proxy-client-cert-file="+c.Files.ProxyCert,
+		"proxy-client-key-file="+c.Files.ProxyKey,
 		"requestheader-allowed-names=system:auth-proxy",
-		"requestheader-client-ca-file=" + c.Files.RequestHeaderCA,
+		"requestheader-client-ca-file="+c.Files.RequestHeaderCA,
 		"requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"requestheader-group-headers=X-Remote-Group",
 		"requestheader-username-headers=X-Remote-User",
 		fmt.Sprintf("secure-port=%d", c.Port),
-		"service-account-issuer=https://kubernetes.default.svc." + c.ClusterDomain,
-		"service-account-key-file=" + c.Files.ServiceAccountKey,
-		"service-account-signing-key-file=" + c.Files.ServiceAccountKey,
-		"service-cluster-ip-range=" + upstream.Join(c.ServiceCIDRs),
-		"service-node-port-range=" + c.NodePorts,
+		"service-account-issuer=https://kubernetes.default.svc."+c.ClusterDomain,
+		"service-account-key-file="+c.Files.ServiceAccountKey,
+		"service-account-signing-key-file="+c.Files.ServiceAccountKey,
+		"service-cluster-ip-range="+upstream.Join(c.ServiceCIDRs),
+		"service-node-port-range="+c.NodePorts,
 		"shutdown-delay-duration=0s",
-		"tls-cert-file=" + c.Files.Cert,
-		"tls-private-key-file=" + c.Files.Key,
-	}
+		"tls-cert-file="+c.Files.Cert,
+		"tls-private-key-file="+c.Files.Key,
+	)
 }
 
 // Name is the component's name.

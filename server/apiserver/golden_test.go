@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/client/v3/kubernetes"
+
 	"github.com/clusterd/clusterd/internal/testkit"
 )
 
-// TestArguments keeps the flags of kube-apiserver as they are, so that a change is one that somebody has looked at.
-func TestArguments(t *testing.T) {
-	testkit.Golden(t, "args.txt", strings.Join(args(Config{
+// golden is a server on a datastore in the process.
+func golden() Config {
+	return Config{
 		BindAddress:      netip.MustParseAddr("0.0.0.0"),
 		Port:             6443,
 		AdvertiseAddress: netip.MustParseAddr("192.0.2.5"),
@@ -22,5 +24,18 @@ func TestArguments(t *testing.T) {
 			RequestHeaderCA: "/tls/request-header-ca.crt", ProxyCert: "/tls/front-proxy.crt", ProxyKey: "/tls/front-proxy.key",
 			KubeletCert: "/tls/kubelet.crt", KubeletKey: "/tls/kubelet.key", ServiceAccountKey: "/tls/service.key",
 		},
-	}), "\n")+"\n")
+		Datastore: func() (*kubernetes.Client, error) { return nil, nil },
+	}
+}
+
+// TestArguments keeps the flags of kube-apiserver as they are, so that a change is one that somebody has looked at.
+func TestArguments(t *testing.T) {
+	testkit.Golden(t, "args.txt", strings.Join(args(golden()), "\n")+"\n")
+}
+
+// TestArgumentsWithEtcd keeps those that are other for an etcd.
+func TestArgumentsWithEtcd(t *testing.T) {
+	c := golden()
+	c.Datastore, c.Etcd = nil, Etcd{Servers: []string{"https://192.0.2.7:2379", "https://192.0.2.8:2379"}, CA: "/etcd/ca.crt", Cert: "/etcd/c.crt", Key: "/etcd/c.key"}
+	testkit.Golden(t, "etcd.txt", strings.Join(etcdArgs(c), "\n")+"\n")
 }

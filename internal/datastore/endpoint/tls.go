@@ -9,13 +9,22 @@ import (
 	"path/filepath"
 )
 
+// FileError is a mistake in one of Files, whose field Name is.
+type FileError struct {
+	Name string
+	error
+}
+
+// Unwrap is the mistake itself.
+func (e *FileError) Unwrap() error { return e.error }
+
 // setTLS reads the files, so that what is wrong with them is said before anything is done.
 func (e *Endpoint) setTLS(files Files) error {
 	if files == (Files{}) {
 		return nil
 	}
 	if (files.Cert == "") != (files.Key == "") {
-		return errors.New("a client certificate and its key belong together: give both files or none")
+		return &FileError{"Cert", errors.New("a client certificate and its key belong together: give both files or none")}
 	}
 	for _, path := range []*string{&files.CA, &files.Cert, &files.Key} {
 		if *path == "" {
@@ -31,14 +40,14 @@ func (e *Endpoint) setTLS(files Files) error {
 	if files.CA != "" {
 		pool, err := readCA(files.CA)
 		if err != nil {
-			return err
+			return &FileError{"CA", err}
 		}
 		c.RootCAs = pool
 	}
 	if files.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 		if err != nil {
-			return fmt.Errorf("read client certificate %s and key %s: %w", files.Cert, files.Key, err)
+			return &FileError{"Cert", fmt.Errorf("read client certificate %s and key %s: %w", files.Cert, files.Key, err)}
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
