@@ -38,6 +38,7 @@ func newApp() *clilib.App {
 		cli.TokenCommand(cli.Tokens{Setting: func(name string) string { return setting(name)() }}),
 		cli.KubectlCommand(setting("write-kubeconfig")),
 		cli.ImagesCommand(cli.Images{DataDir: setting("data-dir"), Import: importImages, List: listImages}),
+		datastoreCommand(),
 		cli.CompletionCommand(),
 		cli.VersionCommand(),
 	)

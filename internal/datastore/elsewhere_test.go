@@ -310,4 +310,3 @@ func await(t *testing.T, done func() string) {
 		}
 	}
 }
-
