@@ -195,7 +195,7 @@ func (s *state) follow(ctx context.Context, c *kubernetes.Client, prefix string)
 	for _, kv := range list.Kvs {
 		s.values[string(kv.Key)] = string(kv.Value)
 	}
-	events := c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(list.Revision+1))
+	events := c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithRev(list.Revision+1))
 	go func() {
 		for r := range events {
 			s.apply(r)

@@ -28,8 +28,9 @@ type Backend struct {
 	log      *slog.Logger
 	endpoint endpoint.Endpoint
 	kine     server.Backend
+	table    *table // of databases with SQL, else nil
+	writes   writes
 	feed     *feed
-	exact    bool // a list at a revision is all that was committed up to it
 
 	life    context.Context // until Close
 	stop    context.CancelFunc
@@ -38,6 +39,13 @@ type Backend struct {
 	away    atomic.Bool // the last call failed
 	syncing sync.Mutex
 	failed  chan error
+}
+
+// writes is how keys are changed.
+type writes interface {
+	Create(ctx context.Context, key string, value []byte, lease int64) (int64, error)
+	Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error)
+	Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error)
 }
 
 func dataSource(e endpoint.Endpoint) string {
@@ -91,8 +99,11 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 
 // List reads a range in order, as it was at revision, or is when that is 0.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	if end == key+"\x00" {
+		end = "" // that key alone; not all databases take the byte
+	}
 	settled := int64(0)
-	if revision == 0 && b.exact {
+	if revision == 0 && b.table != nil {
 		var err error
 		if settled, err = b.settle(ctx); err != nil {
 			return 0, nil, err
@@ -123,66 +134,29 @@ func (b *Backend) settle(ctx context.Context) (int64, error) {
 
 // Count is the number of keys of a range at revision, or now when that is 0.
 func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	if end == key+"\x00" {
+		end = key + "\x01"
+	}
 	at, n, err := b.kine.Count(ctx, key, end, revision)
 	return at, n, b.outcome(ctx, err)
 }
 
-// The drivers report a write that failed for any reason as one whose condition did not hold, or a creation even as done, if
-// only a read after it works. What the read says then does not fit, and the write is tried again: attempts times in all.
-const attempts = 4
-
-var errNotDone = errors.New("a write was not done, and it is not known why")
-
 // Create makes key. When it exists, the error is server.ErrKeyExists.
 func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
-	if !b.exact {
-		at, err := b.kine.Create(ctx, key, value, lease)
-		return at, b.outcome(ctx, err)
-	}
-	for range attempts {
-		at, err := b.kine.Create(ctx, key, value, lease)
-		if !answers(err) {
-			return at, b.outcome(ctx, err)
-		}
-		seen := at
-		if err != nil {
-			seen = 0
-		}
-		_, kv, read := b.kine.Get(ctx, key, seen, true)
-		if read != nil {
-			return at, b.outcome(ctx, read)
-		}
-		if kv != nil && (err != nil || kv.ModRevision == at) {
-			return at, b.outcome(ctx, err)
-		}
-	}
-	return 0, b.outcome(ctx, errNotDone)
+	at, err := b.writes.Create(ctx, key, value, lease)
+	return at, b.outcome(ctx, err)
 }
 
 // Update changes key if it is still at revision, else it returns what it is now, or nil when it is not there.
 func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
-	return b.conditional(ctx, revision, func() (int64, *server.KeyValue, bool, error) {
-		return b.kine.Update(ctx, key, value, revision, lease)
-	})
+	at, kv, ok, err := b.writes.Update(ctx, key, value, revision, lease)
+	return at, kv, ok, b.outcome(ctx, err)
 }
 
 // Delete removes key if it is still at revision, and returns what it is when it was not removed.
 func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
-	return b.conditional(ctx, revision, func() (int64, *server.KeyValue, bool, error) {
-		return b.kine.Delete(ctx, key, revision)
-	})
-}
-
-// conditional does a write whose condition is the key's revision.
-func (b *Backend) conditional(ctx context.Context, revision int64, write func() (int64, *server.KeyValue, bool, error)) (int64, *server.KeyValue, bool, error) {
-	for range attempts {
-		at, kv, ok, err := write()
-		if err == nil && !ok && kv != nil && kv.ModRevision == revision {
-			continue
-		}
-		return at, kv, ok, b.outcome(ctx, err)
-	}
-	return 0, nil, false, b.outcome(ctx, errNotDone)
+	at, kv, ok, err := b.writes.Delete(ctx, key, revision)
+	return at, kv, ok, b.outcome(ctx, err)
 }
 
 // Compact gives up everything below revision.

@@ -50,7 +50,7 @@ func Open(ctx context.Context, e endpoint.Endpoint, log *slog.Logger) (*Backend,
 		return nil, err
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b := &Backend{log: log, endpoint: e, life: life, stop: stop, exact: e.Kind != endpoint.NATS, failed: make(chan error, 1)}
+	b := &Backend{log: log, endpoint: e, life: life, stop: stop, failed: make(chan error, 1)}
 	b.feed = newFeed(b)
 	err := retry(ctx, e, log, func(context.Context) error { return b.start(ctx) })
 	if err != nil {
@@ -67,6 +67,15 @@ func (b *Backend) start(ctx context.Context) error {
 	err := guarded(func() (err error) {
 		if b.kine, err = b.connect(life); err != nil {
 			return err
+		}
+		if err := keepNames(life, b.endpoint); err != nil {
+			return err
+		}
+		if b.writes = b.kine; b.endpoint.Kind != endpoint.NATS {
+			if b.table, err = tableOf(b.kine); err != nil {
+				return refusal{err}
+			}
+			b.writes = b.table
 		}
 		return b.kine.Start(life)
 	})

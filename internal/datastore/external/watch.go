@@ -49,7 +49,7 @@ func (b *Backend) Subscribe(key, end string, start int64) (*Watch, error) {
 	if start > reached {
 		return w, nil
 	}
-	past, err := b.replay(start, reached)
+	past, err := b.replay(key, end, start, reached)
 	if err != nil {
 		w.Close()
 		return nil, err
@@ -59,9 +59,21 @@ func (b *Backend) Subscribe(key, end string, start int64) (*Watch, error) {
 }
 
 // replay reads the events from first to last, which the feed has been past.
-func (b *Backend) replay(first, last int64) ([]*server.Event, error) {
+func (b *Backend) replay(key, end string, first, last int64) ([]*server.Event, error) {
 	ctx, cancel := context.WithTimeout(b.life, replayTimeout)
 	defer cancel()
+	if b.table == nil {
+		return b.replayAll(ctx, first, last)
+	}
+	batch, err := b.table.log.After(ctx, key, end, first-1, 0)
+	if err != nil {
+		return nil, b.outcome(ctx, err)
+	}
+	return between(batch.Events, first, last), nil
+}
+
+// replayAll is for drivers that know no ranges.
+func (b *Backend) replayAll(ctx context.Context, first, last int64) ([]*server.Event, error) {
 	result := b.kine.Watch(ctx, first)
 	if result.CompactRevision != 0 {
 		return nil, server.ErrCompacted
@@ -80,14 +92,18 @@ func (b *Backend) replay(first, last int64) ([]*server.Event, error) {
 		return nil, b.outcome(ctx, err)
 	default:
 	}
-	events := batch.Events
+	return between(batch.Events, first, last), nil
+}
+
+// between leaves out what is not from first to last.
+func between(events []*server.Event, first, last int64) []*server.Event {
 	for len(events) > 0 && events[len(events)-1].KV.ModRevision > last {
 		events = events[:len(events)-1]
 	}
 	for len(events) > 0 && events[0].KV.ModRevision < first {
 		events = events[1:]
 	}
-	return events, nil
+	return events
 }
 
 // prepend puts what was before the live events at the head.

@@ -7,10 +7,6 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/datastore/engine"
 	"github.com/clusterd/clusterd/internal/datastore/external"
@@ -63,35 +59,12 @@ func (k *kineTable) live(ctx context.Context, each func(engine.Record) error) (r
 	return revision, rows.Err()
 }
 
-// connect opens a database without touching it.
-func connect(e endpoint.Endpoint) (*sql.DB, error) {
-	if e.Kind == endpoint.Postgres {
-		c, err := pgx.ParseConfig(e.DSN)
-		if err != nil {
-			return nil, err
-		}
-		return stdlib.OpenDB(*c), nil
-	}
-	c, err := mysql.ParseDSN(e.DSN)
-	if err != nil {
-		return nil, err
-	}
-	if e.TLS != nil {
-		c.TLS = e.TLS.Clone()
-	}
-	connector, err := mysql.NewConnector(c)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(connector), nil
-}
-
 // openKine reads the table of a database as it is now.
 func openKine(ctx context.Context, e endpoint.Endpoint, log *slog.Logger) (source, error) {
 	if err := external.Wait(ctx, e, log); err != nil {
 		return nil, err
 	}
-	db, err := connect(e)
+	db, err := external.SQL(e)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +92,7 @@ func openDatabase(ctx context.Context, e endpoint.Endpoint, log *slog.Logger) (t
 		return nil, err
 	}
 	made.Close()
-	db, err := connect(e)
+	db, err := external.SQL(e)
 	if err != nil {
 		return nil, err
 	}
