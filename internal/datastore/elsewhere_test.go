@@ -234,7 +234,7 @@ func testWatches(t *testing.T, one, other *kubernetes.Client) {
 		random := rand.New(rand.NewPCG(1, uint64(n)))
 		writers.Go(func() {
 			for i := range 60 {
-				change(t, c, fmt.Sprintf("%s%d", prefix, random.IntN(12)), fmt.Sprintf("%d-%d", n, i), random.IntN(4) == 0)
+				rewrite(t, c, fmt.Sprintf("%s%d", prefix, random.IntN(12)), fmt.Sprintf("%d-%d", n, i), random.IntN(4) == 0)
 			}
 		})
 	}
@@ -276,8 +276,8 @@ func testWatches(t *testing.T, one, other *kubernetes.Client) {
 	}
 }
 
-// change writes or removes a key, whatever it is.
-func change(t *testing.T, c *kubernetes.Client, key, value string, remove bool) {
+// rewrite changes or removes a key, whatever it is.
+func rewrite(t *testing.T, c *kubernetes.Client, key, value string, remove bool) {
 	now, err := c.Kubernetes.Get(t.Context(), key, kubernetes.GetOptions{})
 	if err != nil {
 		t.Errorf("get: %v", err)
