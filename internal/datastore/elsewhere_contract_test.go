@@ -10,7 +10,7 @@ import (
 )
 
 // elsewhereOperations is fewer than for the store in the process: each waits for a database.
-const elsewhereOperations = 4000
+const elsewhereOperations = 2000
 
 // TestContractElsewhere holds the databases to what API servers need.
 func TestContractElsewhere(t *testing.T) {
