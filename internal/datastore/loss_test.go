@@ -98,8 +98,9 @@ func testRefusal(t *testing.T, server *databases.Server) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err = datastore.NewElsewhere(e, slog.New(slog.DiscardHandler)).Run(ctx, func() { t.Error("it is ready") })
+	log := &lines{}
+	err = datastore.NewElsewhere(e, slog.New(slog.NewTextHandler(log, nil))).Run(ctx, func() { t.Error("it is ready") })
 	if err == nil || ctx.Err() != nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "clusterd") {
-		t.Errorf("got %v, want an error that names the user", err)
+		t.Errorf("got %v, want an error that names the user; the log: %s", err, log)
 	}
 }

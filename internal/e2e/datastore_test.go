@@ -43,7 +43,7 @@ func (m machine) Dial(address string) (net.Conn, error) {
 	return m.node.Network().DialContext(ctx, "tcp", address)
 }
 
-// TestDatastore runs a cluster on databases of its node, and takes them away and gives them back below it.
+// TestDatastore runs a cluster on databases of its node, the etcd with TLS, and takes them away and gives them back below it.
 func TestDatastore(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -52,14 +52,21 @@ func TestDatastore(t *testing.T) {
 	}{
 		{"postgres", databases.Postgres, 5432},
 		{"mariadb", databases.MariaDB, 3306},
-		{"etcd", databases.Etcd, 2379},
+		{"etcd", nil, 2379},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCluster(t, row.name)
 			t.Parallel()
 			put(t, c, dirs.Images()+"/tools.tar", image.Bytes(t, tools))
-			db := row.start(t, machine{c.Node}, row.port)
-			put(t, c, "/etc/clusterd/config.yaml", []byte("datastore-endpoint: '"+db.Endpoint+"'\n"))
+			config, db := "", (*databases.Server)(nil)
+			if row.start != nil {
+				db = row.start(t, machine{c.Node}, row.port)
+			} else {
+				tls := databases.NewCertificates(t, machine{c.Node})
+				db = databases.SecureEtcd(t, machine{c.Node}, row.port, tls)
+				config = "datastore-cafile: " + tls.CA + "\ndatastore-certfile: " + tls.ClientCert + "\ndatastore-keyfile: " + tls.ClientKey + "\n"
+			}
+			put(t, c, "/etc/clusterd/config.yaml", []byte(config+"datastore-endpoint: '"+db.Endpoint+"'\n"))
 			s := start(t, c)
 			first := s.runs(t, newPod("first", idle()))
 			s.testLoss(t, db)

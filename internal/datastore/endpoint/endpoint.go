@@ -108,7 +108,7 @@ func (e *Endpoint) etcd(text string) error {
 	for server := range strings.SplitSeq(text, ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
 		switch {
-		case err != nil, u.Host == "", u.Scheme != "http" && u.Scheme != "https", strings.Trim(u.Path, "/") != "", u.RawQuery != "":
+		case err != nil, u.Port() == "", u.Scheme != "http" && u.Scheme != "https", strings.Trim(u.Path, "/") != "", u.RawQuery != "":
 			return errors.New("it is no list of etcd's servers such as https://10.0.0.1:2379,https://10.0.0.2:2379")
 		case u.User != nil:
 			return errors.New("etcd takes no user and password in its URL: give a client certificate")

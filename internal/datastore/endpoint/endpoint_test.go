@@ -61,6 +61,7 @@ func TestParseRefuses(t *testing.T) {
 		{"postgres://u:hunter2@h/db?sslmode=maybe", endpoint.Files{}, []string{"PostgreSQL"}},
 		{"mysql://u:hunter2@h:3306/db", endpoint.Files{}, []string{"MySQL", "tcp("}},
 		{"nats://a,http://u:hunter2@b", endpoint.Files{}, []string{"NATS"}},
+		{"https://a", endpoint.Files{}, []string{"etcd", ":2379"}},
 		{"https://u:hunter2@a:2379", endpoint.Files{}, []string{"certificate"}},
 		{"https://a:2379,postgres://u:hunter2@b", endpoint.Files{}, []string{"etcd"}},
 		{"https://a:2379", endpoint.Files{CA: missing}, []string{missing, "read CA"}},

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -152,8 +154,12 @@ func DialEtcd(ctx context.Context, e endpoint.Endpoint) (*clientv3.Client, error
 	return c, nil
 }
 
-// reachEtcd reads a key of no meaning, for which etcd needs a majority of its members.
+// reachEtcd reads a key of no meaning, for which etcd needs a majority of its members. The connection that is made before
+// tells at once why there is none; etcd's client would try on without a word.
 func reachEtcd(ctx context.Context, e endpoint.Endpoint) error {
+	if err := dialAny(ctx, e); err != nil {
+		return err
+	}
 	c, err := DialEtcd(ctx, e)
 	if err != nil {
 		return refusal{err}
@@ -161,4 +167,24 @@ func reachEtcd(ctx context.Context, e endpoint.Endpoint) error {
 	defer c.Close()
 	_, err = c.Get(ctx, "/registry/health", clientv3.WithCountOnly())
 	return err
+}
+
+// dialAny connects to one of the servers, or says what was wrong with each.
+func dialAny(ctx context.Context, e endpoint.Endpoint) error {
+	var all []string
+	for _, server := range e.Servers {
+		scheme, host, _ := strings.Cut(server, "://")
+		var dial interface {
+			DialContext(ctx context.Context, network, address string) (net.Conn, error)
+		} = &net.Dialer{Timeout: dialTimeout}
+		if scheme == "https" {
+			dial = &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: e.TLS}
+		}
+		conn, err := dial.DialContext(ctx, "tcp", host)
+		if err == nil {
+			return conn.Close()
+		}
+		all = append(all, err.Error())
+	}
+	return errors.New(strings.Join(all, "; "))
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -151,10 +152,13 @@ func (p *process) Wait(timeout time.Duration) error {
 // Here is the machine that the test runs on.
 func Here() Machine { return local{} }
 
+// folders counts them, for their names.
+var folders atomic.Int64
+
 // folder makes a directory for a server on m, which the unprivileged user owns.
 func folder(t testing.TB, m Machine, name string) string {
 	t.Helper()
-	dir := filepath.Join("/tmp", fmt.Sprintf("clusterd-%s-%d-%d", name, os.Getpid(), time.Now().UnixNano()%1e6))
+	dir := filepath.Join("/tmp", fmt.Sprintf("clusterd-%s-%d-%d", name, os.Getpid(), folders.Add(1)))
 	if err := os.MkdirAll(m.Path(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}

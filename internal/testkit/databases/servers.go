@@ -1,6 +1,7 @@
 package databases
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,31 @@ const Password = "no-secret-but-must-not-be-seen"
 
 // Postgres starts a PostgreSQL on m, at a port of 127.0.0.1; 0 is for any.
 func Postgres(t testing.TB, m Machine, at int) *Server {
+	t.Helper()
+	return postgres(t, m, at).begin(t)
+}
+
+// SecurePostgres starts a PostgreSQL that takes encrypted connections only, of clients with a certificate of the user.
+func SecurePostgres(t testing.TB, m Machine, at int, c Certificates) *Server {
+	t.Helper()
+	s := postgres(t, m, at)
+	dir := filepath.Dir(s.log)
+	for _, file := range []string{c.CA, c.ServerCert, c.ServerKey} {
+		secret := filepath.Join(dir, filepath.Base(file))
+		copyFile(t, m.Path(file), m.Path(secret))
+		if err := errors.Join(os.Chmod(m.Path(secret), 0o600), os.Chown(m.Path(secret), unprivileged, unprivileged)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(m.Path(dir+"/data/pg_hba.conf"), []byte("hostssl all all all cert\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.command = append(s.command, "-c", "ssl=on", "-c", "ssl_ca_file="+dir+"/ca.crt", "-c", "ssl_cert_file="+dir+"/server.crt", "-c", "ssl_key_file="+dir+"/server.key")
+	s.Endpoint = "postgres://clusterd@" + s.address + "/cluster"
+	return s.begin(t)
+}
+
+func postgres(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
 	bin := filepath.Dir(find(t, "postgresql", "/usr/lib/postgresql/*/bin/initdb"))
 	dir := folder(t, m, "postgres")
@@ -31,7 +57,7 @@ func Postgres(t testing.TB, m Machine, at int) *Server {
 		Endpoint: fmt.Sprintf("postgres://clusterd:%s@127.0.0.1:%d/cluster?sslmode=disable", Password, at),
 		command: drop(filepath.Join(bin, "postgres"), "-D", dir+"/data", "-k", dir, "-p", fmt.Sprint(at), "-h", "127.0.0.1",
 			"-c", "fsync=off", "-c", "shared_buffers=16MB")}
-	return s.begin(t)
+	return s
 }
 
 // MariaDB starts a MariaDB on m, at a port of 127.0.0.1; 0 is for any.
@@ -80,6 +106,20 @@ var etcdProgram = sync.OnceValues(func() (string, error) {
 // Etcd starts a cluster of one etcd on m, at a port of 127.0.0.1; 0 is for any.
 func Etcd(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
+	return etcd(t, m, at).begin(t)
+}
+
+// SecureEtcd starts an etcd that takes encrypted connections only, of clients with a certificate.
+func SecureEtcd(t testing.TB, m Machine, at int, c Certificates) *Server {
+	t.Helper()
+	s := etcd(t, m, at)
+	s.command = append(s.command, c.ServerCert, c.ServerKey, c.CA)
+	s.Endpoint = "https://" + s.address
+	return s.begin(t)
+}
+
+func etcd(t testing.TB, m Machine, at int) *Server {
+	t.Helper()
 	program, err := etcdProgram()
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +129,7 @@ func Etcd(t testing.TB, m Machine, at int) *Server {
 	address := fmt.Sprintf("127.0.0.1:%d", port(t, at))
 	s := &Server{machine: m, address: address, log: dir + "/log", end: syscall.SIGTERM, Endpoint: "http://" + address,
 		command: drop(dir+"/etcd", dir+"/data", address)}
-	return s.begin(t)
+	return s
 }
 
 // Clean removes what the package has built. Call it at the end of TestMain.

@@ -1,4 +1,4 @@
-// Command etcd is a member of etcd for tests, a cluster of its own: etcd DIRECTORY ADDRESS:PORT. It lives until a signal.
+// Command etcd is a member of etcd for tests, a cluster of its own: etcd DIRECTORY ADDRESS:PORT [CERT KEY CA]. It lives until a signal.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
@@ -20,12 +21,17 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("usage: etcd DIRECTORY ADDRESS:PORT")
+	if len(args) != 2 && len(args) != 5 {
+		return fmt.Errorf("usage: etcd DIRECTORY ADDRESS:PORT [CERT KEY CA]")
 	}
 	c := embed.NewConfig()
+	scheme := "http"
+	if len(args) == 5 {
+		scheme = "https"
+		c.ClientTLSInfo = transport.TLSInfo{CertFile: args[2], KeyFile: args[3], TrustedCAFile: args[4], ClientCertAuth: true}
+	}
 	c.Dir, c.LogLevel = args[0], "error"
-	client := []url.URL{{Scheme: "http", Host: args[1]}}
+	client := []url.URL{{Scheme: scheme, Host: args[1]}}
 	c.ListenClientUrls, c.AdvertiseClientUrls = client, client
 	c.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}} // there are no peers
 	c.UnsafeNoFsync = true
