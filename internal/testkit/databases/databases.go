@@ -34,6 +34,8 @@ type Process interface {
 	Signal(os.Signal) error
 	Kill() error
 	Wait(timeout time.Duration) error
+	// Done is closed when it has ended.
+	Done() <-chan struct{}
 }
 
 // startTimeout is for a server to answer, stopTimeout for it to end, both for a busy machine.
@@ -55,13 +57,11 @@ type Server struct {
 	process Process
 }
 
-// Start starts the server, again if it was stopped, and waits until it takes connections.
+// Start starts the server, again if it was stopped, and waits until it takes connections. One that ends at once is started
+// once more: PostgreSQL refuses to while processes of one that was killed are still ending.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	var err error
-	if s.process, err = s.machine.Start(s.log, s.command...); err != nil {
-		t.Fatal(err)
-	}
+	s.launch(t)
 	for deadline := time.Now().Add(startTimeout); ; {
 		conn, err := s.machine.Dial(s.address)
 		if err == nil {
@@ -72,7 +72,20 @@ func (s *Server) Start(t testing.TB) {
 			log, _ := os.ReadFile(s.machine.Path(s.log))
 			t.Fatalf("%s does not answer: %v\n%s", s.command[0], err, log)
 		}
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-s.process.Done():
+			time.Sleep(500 * time.Millisecond)
+			s.launch(t)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) launch(t testing.TB) {
+	t.Helper()
+	var err error
+	if s.process, err = s.machine.Start(s.log, s.command...); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -139,6 +152,8 @@ type process struct {
 
 // Kill ends the process with those that it has started, as a power cut would.
 func (p *process) Kill() error { return syscall.Kill(-p.Pid, syscall.SIGKILL) }
+
+func (p *process) Done() <-chan struct{} { return p.done }
 
 func (p *process) Wait(timeout time.Duration) error {
 	select {
