@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 var elsewhere = map[string]func(testing.TB, databases.Machine, int) *databases.Server{
 	"PostgreSQL": databases.Postgres,
 	"MariaDB":    databases.MariaDB,
+	"NATS":       databases.NATS,
 }
 
 // patience is for what takes a moment on an idle machine.

@@ -100,7 +100,7 @@ func testRefusal(t *testing.T, server *databases.Server) {
 	defer cancel()
 	log := &lines{}
 	err = datastore.NewElsewhere(e, slog.New(slog.NewTextHandler(log, nil))).Run(ctx, func() { t.Error("it is ready") })
-	if err == nil || ctx.Err() != nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "clusterd") {
+	if err == nil || ctx.Err() != nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), e.String()) {
 		t.Errorf("got %v, want an error that names the user; the log: %s", err, log)
 	}
 }

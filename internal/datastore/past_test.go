@@ -21,6 +21,9 @@ import (
 // TestElsewherePast compacts a database, and then takes revisions away that a server has seen.
 func TestElsewherePast(t *testing.T) {
 	for name, start := range elsewhere {
+		if name == "NATS" {
+			continue // it keeps versions by their number for each key, and has no table to take rows from
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := start(t, databases.Here(), 0)

@@ -52,6 +52,7 @@ func TestDatastore(t *testing.T) {
 	}{
 		{"postgres", databases.Postgres, 5432},
 		{"mariadb", databases.MariaDB, 3306},
+		{"nats", databases.NATS, 4222},
 		{"etcd", nil, 2379},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestDatastore(t *testing.T) {
 func (s *suite) testLoss(t *testing.T, db *databases.Server) {
 	maps := s.client.CoreV1().ConfigMaps("default")
 	lost := func(ctx context.Context, name string) error {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		return err

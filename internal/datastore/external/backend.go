@@ -28,7 +28,8 @@ type Backend struct {
 	log      *slog.Logger
 	endpoint endpoint.Endpoint
 	kine     server.Backend
-	table    *table // of databases with SQL, else nil
+	table    *table  // of databases with SQL, else nil
+	mirror   *mirror // of NATS, else nil
 	writes   writes
 	feed     *feed
 
@@ -204,4 +205,16 @@ func (b *Backend) touch(ctx context.Context) (int64, error) {
 	}
 	at, _, _, err := b.Update(ctx, server.HealthKey, []byte(server.HealthVal), kv.ModRevision, 0)
 	return at, err
+}
+
+// reload fills the mirror, where there is one, with what there is at a revision.
+func (b *Backend) reload(ctx context.Context, revision int64) error {
+	if b.mirror == nil {
+		return nil
+	}
+	_, kvs, err := b.kine.(*mirrored).Backend.List(ctx, "/", "0", 0, revision, false)
+	if err == nil {
+		b.mirror.load(revision, kvs)
+	}
+	return err
 }

@@ -35,6 +35,9 @@ func (f *feed) start(life context.Context) error {
 		return err
 	default:
 	}
+	if err := f.b.reload(life, result.CurrentRevision); err != nil {
+		return err
+	}
 	f.advance(result.CurrentRevision, nil)
 	f.b.running.Go(func() { f.follow(life, result.Eventc) })
 	return nil
@@ -61,6 +64,9 @@ func (f *feed) again(life context.Context) <-chan server.EventBatch {
 		select {
 		case <-result.Errorc:
 		default:
+			if f.b.reload(life, result.CurrentRevision) != nil {
+				break
+			}
 			f.fail(server.ErrCompacted)
 			f.advance(result.CurrentRevision, nil)
 			return result.Eventc
@@ -89,6 +95,12 @@ func (f *feed) advance(revision int64, events []*server.Event) {
 		return
 	}
 	f.revision = revision
+	if m := f.b.mirror; m != nil {
+		for _, event := range events {
+			m.apply(event)
+		}
+		m.reached(revision)
+	}
 	for w := range f.watches {
 		w.publish(events, revision)
 	}

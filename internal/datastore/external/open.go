@@ -11,6 +11,7 @@ import (
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/drivers/mysql"
+	"github.com/k3s-io/kine/pkg/drivers/nats"
 	"github.com/k3s-io/kine/pkg/drivers/pgsql"
 	"github.com/k3s-io/kine/pkg/server"
 	kinetls "github.com/k3s-io/kine/pkg/tls"
@@ -40,6 +41,8 @@ func constructor(k endpoint.Kind) (drivers.Constructor, error) {
 		return pgsql.New, nil
 	case endpoint.MySQL:
 		return mysql.New, nil
+	case endpoint.NATS:
+		return nats.New, nil
 	}
 	return nil, fmt.Errorf("there is no driver for %s", k)
 }
@@ -71,12 +74,16 @@ func (b *Backend) start(ctx context.Context) error {
 		if err := keepNames(life, b.endpoint); err != nil {
 			return err
 		}
-		if b.writes = b.kine; b.endpoint.Kind != endpoint.NATS {
-			if b.table, err = tableOf(b.kine); err != nil {
-				return refusal{err}
-			}
-			b.writes = b.table
+		if b.endpoint.Kind == endpoint.NATS {
+			b.mirror = newMirror()
+			b.kine = &mirrored{b.kine, b, b.mirror}
+			b.writes = b.kine
+			return b.kine.Start(life)
 		}
+		if b.table, err = tableOf(b.kine); err != nil {
+			return refusal{err}
+		}
+		b.writes = b.table
 		return b.kine.Start(life)
 	})
 	if err == nil && unless() {

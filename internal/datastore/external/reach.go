@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -78,10 +80,12 @@ func reach(ctx context.Context, e endpoint.Endpoint) error {
 		return reachPostgres(ctx, e.DSN)
 	case endpoint.MySQL:
 		return reachMySQL(ctx, e.DSN, e.TLS)
+	case endpoint.NATS:
+		return reachNATS(e)
 	case endpoint.Etcd:
 		return reachEtcd(ctx, e)
 	}
-	return nil
+	return refusal{fmt.Errorf("there is no way to %s", e.Kind)}
 }
 
 // The codes of PostgreSQL for a database that will be there in a moment, or has been made by then.
@@ -143,6 +147,30 @@ func reachMySQL(ctx context.Context, dsn string, encrypted *tls.Config) error {
 		return refusal{answer}
 	}
 	return err
+}
+
+// reachNATS connects as the driver will.
+func reachNATS(e endpoint.Endpoint) error {
+	servers, options, _ := strings.Cut(e.DSN, "?")
+	opts := []nats.Option{nats.Timeout(tryTimeout)}
+	if query, rest, _ := strings.Cut(options, ","); query != "" { // behind the first server
+		servers = strings.TrimSuffix(servers+","+rest, ",")
+		if values, err := url.ParseQuery(query); err == nil && values.Has("credsFile") {
+			opts = append(opts, nats.UserCredentials(values.Get("credsFile")))
+		}
+	}
+	if e.TLS != nil {
+		opts = append(opts, nats.Secure(e.TLS.Clone()))
+	}
+	conn, err := nats.Connect(servers, opts...)
+	if errors.Is(err, nats.ErrAuthorization) {
+		return refusal{errors.New("NATS refuses the user or its password")}
+	}
+	if err != nil {
+		return err
+	}
+	conn.Close()
+	return nil
 }
 
 // DialEtcd is a client of the etcd at e, which connects when it is used.

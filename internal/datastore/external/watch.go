@@ -2,13 +2,11 @@ package external
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // waitingEvents bounds what waits to be taken of one watch. One that is slower fails, and its reader begins again.
@@ -62,35 +60,12 @@ func (b *Backend) Subscribe(key, end string, start int64) (*Watch, error) {
 func (b *Backend) replay(key, end string, first, last int64) ([]*server.Event, error) {
 	ctx, cancel := context.WithTimeout(b.life, replayTimeout)
 	defer cancel()
-	if b.table == nil {
-		return b.replayAll(ctx, first, last)
+	if b.mirror != nil {
+		return b.mirror.between(first, last)
 	}
 	batch, err := b.table.log.After(ctx, key, end, first-1, 0)
 	if err != nil {
 		return nil, b.outcome(ctx, err)
-	}
-	return between(batch.Events, first, last), nil
-}
-
-// replayAll is for drivers that know no ranges.
-func (b *Backend) replayAll(ctx context.Context, first, last int64) ([]*server.Event, error) {
-	result := b.kine.Watch(ctx, first)
-	if result.CompactRevision != 0 {
-		return nil, server.ErrCompacted
-	}
-	var batch server.EventBatch
-	select {
-	case batch = <-result.Eventc:
-	case <-ctx.Done():
-		return nil, rpctypes.ErrGRPCUnhealthy
-	}
-	select {
-	case err := <-result.Errorc:
-		if errors.Is(err, server.ErrFutureRev) {
-			return nil, nil // what is between is nobody's
-		}
-		return nil, b.outcome(ctx, err)
-	default:
 	}
 	return between(batch.Events, first, last), nil
 }

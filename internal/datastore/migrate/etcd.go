@@ -13,11 +13,8 @@ import (
 	"github.com/clusterd/clusterd/internal/datastore/external"
 )
 
-// pageSize is how many keys are read at a time, writers how many are written at once.
-const (
-	pageSize = 500
-	writers  = 16
-)
+// pageSize is how many keys are read at a time.
+const pageSize = 500
 
 // etcdKeys is an etcd at one revision.
 type etcdKeys struct {
@@ -154,7 +151,8 @@ func (t *etcdTarget) write(ctx context.Context, _ int64, records func(func(engin
 			return 0, fmt.Errorf("remove an interrupted copy: %w", err)
 		}
 	}
-	if err := t.putAll(ctx, records); err != nil {
+	leases := &leases{client: t.client, granted: map[int64]clientv3.LeaseID{}}
+	if err := putAll(ctx, records, leases.put); err != nil {
 		return 0, err
 	}
 	if err := t.now(ctx); err != nil {
@@ -168,38 +166,6 @@ func (t *etcdTarget) write(ctx context.Context, _ int64, records func(func(engin
 		return 0, fmt.Errorf("mark the copy as whole: %w", err)
 	}
 	return r.Header.Revision, nil
-}
-
-// putAll writes several keys at once. The first error ends it.
-func (t *etcdTarget) putAll(ctx context.Context, records func(func(engine.Record) error) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	todo := make(chan engine.Record)
-	leases := &leases{client: t.client, granted: map[int64]clientv3.LeaseID{}}
-	var running sync.WaitGroup
-	for range writers {
-		running.Go(func() {
-			for r := range todo {
-				if err := leases.put(ctx, r); err != nil {
-					cancel(fmt.Errorf("put key: %w", err))
-				}
-			}
-		})
-	}
-	err := records(func(r engine.Record) error {
-		select {
-		case todo <- r:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
-	close(todo)
-	running.Wait()
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	return err
 }
 
 // leases are those granted for the copy, one for each number of seconds.

@@ -4,7 +4,7 @@
 //   - The source is read at one revision and not changed. What is copied are the live keys with their values and, where the
 //     target can keep them, their revisions; leases keep the time they have left.
 //   - What has been written is read again and compared before it counts: all keys by number and digest.
-//   - Nothing is half done: a database or a file gets all in one step, and in etcd, where that is not possible, a mark keeps an
+//   - Nothing is half done: a database or a file gets all in one step, and in etcd and NATS, where that is not possible, a mark keeps an
 //     interrupted copy from being taken for a whole one. Running it again begins anew.
 //   - A target that holds anything else is refused, and so is a file that a server has open.
 //
@@ -121,7 +121,7 @@ func (c Config) copy(ctx context.Context, from source, to target) (Report, error
 }
 
 // mark is the key that says in a datastore without transactions that a copy is not whole.
-const mark = "clusterd/migration"
+const mark = "/clusterd/migration"
 
 // own is whether a key belongs to a datastore's own working and not to the cluster: the marks of compaction, the fillings of
 // kine, the key of health checks, and k3s's encrypted certificates, which nothing here could use.

@@ -174,15 +174,16 @@ func TestRound(t *testing.T) {
 		parse(t, databases.MariaDB(t, databases.Here(), 0).Endpoint),
 		parse(t, "sqlite://"+filepath.Join(dir, "second.db")),
 		parse(t, databases.Etcd(t, databases.Here(), 0).Endpoint),
+		parse(t, databases.NATS(t, databases.Here(), 0).Endpoint),
 		parse(t, "sqlite://"+filepath.Join(dir, "last.db")),
 	}
 	from, revisions := first, true
 	for _, to := range stations {
 		r := copied(t, from, to)
-		if revisions = revisions && to.Kind != endpoint.Etcd; !revisions {
+		if revisions = revisions && to.Kind != endpoint.Etcd && to.Kind != endpoint.NATS; !revisions {
 			want = content(t, first, false)
 		}
-		if r.Keys != keys+1 || r.Encrypted != 1 || r.Kept != (to.Kind != endpoint.Etcd) || revisions && r.Revision <= last {
+		if r.Keys != keys+1 || r.Encrypted != 1 || r.Kept != (to.Kind != endpoint.Etcd && to.Kind != endpoint.NATS) || revisions && r.Revision <= last {
 			t.Errorf("%s: %+v, after revision %d", to, r, last)
 		}
 		if got := content(t, to, revisions); !maps.Equal(got, want) {
@@ -201,7 +202,11 @@ func useable(t *testing.T, e endpoint.Endpoint, last int64) {
 	t.Helper()
 	c, end := open(t, e)
 	defer end()
-	events := c.Watch(t.Context(), "/registry/new/", clientv3.WithPrefix(), clientv3.WithRev(last+1))
+	from := last + 1
+	if e.Kind == endpoint.NATS {
+		from = 0 // its past ends with the server that saw it
+	}
+	events := c.Watch(t.Context(), "/registry/new/", clientv3.WithPrefix(), clientv3.WithRev(from))
 	r, err := c.Kubernetes.OptimisticPut(t.Context(), "/registry/new/a", []byte("1"), 0, kubernetes.PutOptions{})
 	if err != nil || !r.Succeeded || r.Revision <= last {
 		t.Fatalf("%s: %v, %v after revision %d", e, r, err, last)
@@ -217,7 +222,7 @@ func useable(t *testing.T, e endpoint.Endpoint, last int64) {
 	if d, err := c.Kubernetes.OptimisticDelete(t.Context(), "/registry/new/a", r.Revision, kubernetes.DeleteOptions{}); err != nil || !d.Succeeded {
 		t.Errorf("%s: %v, %v", e, d, err)
 	}
-	if e.Kind == endpoint.Etcd {
+	if e.Kind == endpoint.Etcd || e.Kind == endpoint.NATS {
 		return
 	}
 	select {
@@ -305,6 +310,7 @@ func TestInterrupted(t *testing.T) {
 		"SQLite":     parse(t, "sqlite://"+filepath.Join(dir, "to.db")),
 		"PostgreSQL": parse(t, databases.Postgres(t, databases.Here(), 0).Endpoint),
 		"etcd":       parse(t, databases.Etcd(t, databases.Here(), 0).Endpoint),
+		"NATS":       parse(t, databases.NATS(t, databases.Here(), 0).Endpoint),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -317,8 +323,8 @@ func TestInterrupted(t *testing.T) {
 			if err == nil {
 				t.Fatal("it was not interrupted")
 			}
-			if to.Kind == endpoint.Etcd {
-				other := parse(t, "sqlite://"+filepath.Join(dir, "other.db"))
+			if to.Kind == endpoint.Etcd || to.Kind == endpoint.NATS {
+				other := parse(t, "sqlite://"+filepath.Join(dir, "other-"+name+".db"))
 				c, end := open(t, other)
 				fill(t, c, 3)
 				end()

@@ -18,6 +18,12 @@ func openSource(ctx context.Context, e endpoint.Endpoint, log *slog.Logger) (sou
 		return openFile(ctx, e.Path)
 	case endpoint.Postgres, endpoint.MySQL:
 		return openKine(ctx, e, log)
+	case endpoint.NATS:
+		keys, err := openNATS(ctx, e, log)
+		if err != nil {
+			return nil, err
+		}
+		return keys, nil
 	case endpoint.Etcd:
 		keys, err := openEtcd(ctx, e, log)
 		if err != nil {
@@ -37,6 +43,8 @@ func openTarget(ctx context.Context, e endpoint.Endpoint, from string, log *slog
 		return openFileTarget(ctx, e.Path)
 	case endpoint.Postgres, endpoint.MySQL:
 		return openDatabase(ctx, e, log)
+	case endpoint.NATS:
+		return openNATSTarget(ctx, e, from, log)
 	case endpoint.Etcd:
 		return openEtcdTarget(ctx, e, from, log)
 	}

@@ -1,5 +1,5 @@
-// Package databases runs real database servers for tests: PostgreSQL and MariaDB from Debian's packages, etcd from its Go
-// module. They run without privileges, on a directory of the test's own, and end with the test.
+// Package databases runs real database servers for tests: PostgreSQL and MariaDB from Debian's packages, etcd and NATS
+// from their Go modules. They run without privileges, on a directory of the test's own, and end with the test.
 //
 // Where something is missing that scripts/packages installs, the test fails: a test that is left out proves nothing.
 package databases

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -85,23 +86,48 @@ func MariaDB(t testing.TB, m Machine, at int) *Server {
 	return s.begin(t)
 }
 
-// built is the directory of what was built.
-var built string
+// programs are the servers that are built from Go modules.
+type programs struct {
+	mu   sync.Mutex
+	dir  string
+	made map[string]string
+}
 
-// etcdProgram builds the etcd of this module's dependencies, once a process.
-var etcdProgram = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "clusterd-etcd-")
-	if err != nil {
-		return "", err
+var built = programs{made: map[string]string{}}
+
+// build makes a server's program, once a process, from its folder below this package's.
+func (p *programs) build(t testing.TB, name string) string {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if path := p.made[name]; path != "" {
+		return path
 	}
-	built = dir
-	path := filepath.Join(dir, "etcd")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/clusterd/clusterd/internal/testkit/databases/etcd").CombinedOutput()
+	source, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/clusterd/clusterd/internal/testkit/databases").Output()
 	if err != nil {
-		return "", fmt.Errorf("build etcd: %w: %s", err, out)
+		t.Fatal(err)
 	}
-	return path, nil
-})
+	if p.dir == "" {
+		if p.dir, err = os.MkdirTemp("", "clusterd-databases-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(p.dir, name)
+	c := exec.Command("go", "build", "-o", path, ".")
+	c.Dir = filepath.Join(strings.TrimSpace(string(source)), name)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v: %s", name, err, out)
+	}
+	p.made[name] = path
+	return path
+}
+
+// Clean removes what the package has built. Call it at the end of TestMain.
+func Clean() {
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+}
 
 // Etcd starts a cluster of one etcd on m, at a port of 127.0.0.1; 0 is for any.
 func Etcd(t testing.TB, m Machine, at int) *Server {
@@ -120,21 +146,22 @@ func SecureEtcd(t testing.TB, m Machine, at int, c Certificates) *Server {
 
 func etcd(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
-	program, err := etcdProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := folder(t, m, "etcd")
-	copyFile(t, program, m.Path(dir+"/etcd"))
+	copyFile(t, built.build(t, "etcd"), m.Path(dir+"/etcd"))
 	address := fmt.Sprintf("127.0.0.1:%d", port(t, at))
 	s := &Server{machine: m, address: address, log: dir + "/log", end: syscall.SIGTERM, Endpoint: "http://" + address,
 		command: drop(dir+"/etcd", dir+"/data", address)}
 	return s
 }
 
-// Clean removes what the package has built. Call it at the end of TestMain.
-func Clean() {
-	if built != "" {
-		_ = os.RemoveAll(built)
-	}
+// NATS starts a NATS server with JetStream on m, at a port of 127.0.0.1; 0 is for any.
+func NATS(t testing.TB, m Machine, at int) *Server {
+	t.Helper()
+	dir := folder(t, m, "nats")
+	copyFile(t, built.build(t, "nats"), m.Path(dir+"/nats"))
+	at = port(t, at)
+	s := &Server{machine: m, address: fmt.Sprintf("127.0.0.1:%d", at), log: dir + "/log", end: syscall.SIGTERM,
+		Endpoint: fmt.Sprintf("nats://clusterd:%s@127.0.0.1:%d", Password, at),
+		command:  drop(dir+"/nats", dir+"/data", "127.0.0.1", fmt.Sprint(at), "clusterd", Password)}
+	return s.begin(t)
 }
