@@ -139,6 +139,11 @@ var expectedLines = []string{
 	"Partial failure issuing cadvisor.ContainerInfoV2",
 	"ReopenContainerLog from runtime service failed rpc error: code = Unknown desc = container is not running",
 	"reopen container log failed rpc error: code = Unknown desc = container is not running",
+	// The datastore's database is away, which is said once by the datastore itself.
+	"Failed to list latest changes",
+	"Failed to prepare to list latest changes",
+	"Failed to ping database connection",
+	"etcdserver: unhealthy cluster",
 	// The directory of static pods is empty.
 	"The manifest file is empty, ignoring.",
 }

@@ -179,6 +179,9 @@ func TestRound(t *testing.T) {
 	}
 	from, revisions := first, true
 	for _, to := range stations {
+		if to.Kind == endpoint.NATS && databases.Raced {
+			continue
+		}
 		r := copied(t, from, to)
 		if revisions = revisions && to.Kind != endpoint.Etcd && to.Kind != endpoint.NATS; !revisions {
 			want = content(t, first, false)
@@ -313,6 +316,9 @@ func TestInterrupted(t *testing.T) {
 		"NATS":       parse(t, databases.NATS(t, databases.Here(), 0).Endpoint),
 	} {
 		t.Run(name, func(t *testing.T) {
+			if to.Kind == endpoint.NATS && databases.Raced {
+				t.Skip("the driver has races of its own")
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			_, err := migrate.Run(ctx, migrate.Config{From: from, To: to, Log: slog.New(slog.DiscardHandler), Progress: func(done, _ int64) {
