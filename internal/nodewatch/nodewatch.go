@@ -1,5 +1,5 @@
-// Package nodewatch waits for one Node object to come into a state. It watches that object alone, which is all that a
-// node's own user may, and starts again by itself when a watch ends.
+// Package nodewatch waits for one Node object to come into a state, and follows all of them. For one it watches that object
+// alone, which is all that a node's own user may. It starts again by itself when a watch ends.
 package nodewatch
 
 import (
@@ -9,29 +9,14 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
 // Until blocks until the named Node exists and is as want says, and returns it. The only error is that of ctx.
 func Until(ctx context.Context, c clientset.Interface, name string, want func(*v1.Node) bool) (*v1.Node, error) {
-	only := fields.OneTermEqualSelector("metadata.name", name).String()
-	nodes := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = only
-			return c.CoreV1().Nodes().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = only
-			return c.CoreV1().Nodes().Watch(ctx, o)
-		},
-	}
-	e, err := watchtools.UntilWithSync(ctx, nodes, &v1.Node{}, nil, func(e watch.Event) (bool, error) {
+	e, err := watchtools.UntilWithSync(ctx, listWatch(c, name), &v1.Node{}, nil, func(e watch.Event) (bool, error) {
 		n, ok := e.Object.(*v1.Node)
 		return ok && e.Type != watch.Deleted && want(n), nil
 	})

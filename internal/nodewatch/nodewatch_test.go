@@ -136,3 +136,41 @@ func TestReadySince(t *testing.T) {
 		}
 	}
 }
+
+// TestNodes keeps what it is told to, of all nodes or of one, and is silent about heartbeats.
+func TestNodes(t *testing.T) {
+	s, c := api(t)
+	put(s, "one", ranges("10.42.1.0/24"))
+	put(s, "two", ranges("10.42.2.0/24"))
+	for only, want := range map[string][]string{"": {"one", "two"}, "two": {"two"}} {
+		changed := make(chan struct{}, 100)
+		nodes := nodewatch.NewNodes(c, only, func(n *v1.Node) *v1.Node {
+			return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion}, Spec: n.Spec}
+		}, func() { changed <- struct{}{} })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); nodes.Run(ctx) }()
+		<-nodes.Synced()
+		var names []string
+		for _, n := range nodes.List() {
+			names = append(names, n.Name)
+		}
+		if slices.Sort(names); !slices.Equal(names, want) {
+			t.Errorf("only %q: %v, want %v", only, names, want)
+		}
+		for range want {
+			<-changed
+		}
+		for _, image := range []string{"a", "b"} { // a heartbeat, as far as this Nodes is concerned
+			put(s, "two", func(n *v1.Node) { ranges("10.42.2.0/24")(n); n.Labels = map[string]string{"image": image} })
+		}
+		put(s, "two", ranges("10.42.9.0/24"))
+		<-changed
+		if i := slices.IndexFunc(nodes.List(), func(n *v1.Node) bool { return n.Name == "two" && n.Spec.PodCIDRs[0] == "10.42.9.0/24" }); i < 0 {
+			t.Errorf("only %q: told before the change that matters: %v", only, nodes.List())
+		}
+		cancel()
+		<-ended
+		put(s, "two", ranges("10.42.2.0/24"))
+	}
+}
