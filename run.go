@@ -211,6 +211,7 @@ func nodeConfig(node options.Node, host hostos.Host) agent.Config {
 	return agent.Config{
 		NodeName:     node.NodeName,
 		NodeIPs:      node.NodeIPs,
+		ExternalIPs:  node.NodeExternalIPs,
 		Labels:       node.NodeLabels,
 		Taints:       node.NodeTaints,
 		ResolvConf:   node.ResolvConf,

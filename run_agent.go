@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/clusterd/clusterd/agent"
 	"github.com/clusterd/clusterd/agent/join"
+	"github.com/clusterd/clusterd/agent/network/overlay"
 	"github.com/clusterd/clusterd/agent/tunnel"
 	"github.com/clusterd/clusterd/internal/bundle"
 	"github.com/clusterd/clusterd/internal/datadir"
@@ -51,7 +53,7 @@ func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
 	member, err := join.Enter(ctx, join.Config{
-		URL: cfg.Join, Token: cfg.Token, NodeName: cfg.NodeName, NodeIPs: cfg.NodeIPs, Balance: cfg.Balance, Dir: dir, OwnLinks: []string{agent.Bridge},
+		URL: cfg.Join, Token: cfg.Token, NodeName: cfg.NodeName, NodeIPs: cfg.NodeIPs, Balance: cfg.Balance, Dir: dir, OwnLinks: agent.Links,
 	}, log)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -73,6 +75,7 @@ func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
 // composeNode makes the components of a node.
 func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *join.Member, log *slog.Logger) (lifecycle.Component, error) {
 	info := member.Info()
+	found := len(cfg.NodeIPs) == 0
 	var err error
 	if cfg.NodeIPs, err = nodeAddresses(cfg.NodeIPs, info.ClusterCIDRs, info.ServiceCIDRs); err != nil {
 		return nil, err
@@ -82,6 +85,7 @@ func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *j
 		return nil, err
 	}
 	c := nodeConfig(cfg.Node, host)
+	c.FollowIPs, c.Backend = found, cmp.Or(info.FlannelBackend, overlay.VXLAN) // an older server names none
 	c.ClusterCIDRs, c.ServiceCIDRs = info.ClusterCIDRs, info.ServiceCIDRs
 	c.ClusterDNS, c.ClusterDomain, c.DNS = info.ClusterDNS, info.ClusterDomain, info.DNS
 	c.APIServer = member.URL()

@@ -67,6 +67,7 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	if err := setUpstream(arguments, cfg.Debug, host, log); err != nil {
 		return nil, err
 	}
+	found := len(cfg.NodeIPs) == 0
 	var err error
 	if cfg.NodeIPs, err = nodeAddresses(cfg.NodeIPs, cfg.ClusterCIDRs, cfg.ServiceCIDRs); err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 		return dns.PublishEndpoints(ctx, transport.Config(server.Admin(), "clusterd/dns"), node, addrs, agent.DNSPort)
 	}
 	certs := pki.Dir(dir.ServerTLS())
-	srv, err := server.New(*cfg, server.Deps{Dir: dir, PKI: certs, Transport: transport, NodeIPs: cfg.NodeIPs, PublishDNS: publishDNS, OwnLinks: []string{agent.Bridge}, Log: log})
+	srv, err := server.New(*cfg, server.Deps{Dir: dir, PKI: certs, Transport: transport, NodeIPs: cfg.NodeIPs, PublishDNS: publishDNS, OwnLinks: agent.Links, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,9 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	node, err := agent.New(agentConfig(*cfg, host, srv, certs), agent.Deps{
+	conf := agentConfig(*cfg, host, srv, certs)
+	conf.FollowIPs = found
+	node, err := agent.New(conf, agent.Deps{
 		Dir: dir, Host: host, Bundle: programs, API: transport.Config, Log: log,
 		PublishDNS: func(ctx context.Context, addrs []netip.Addr, _ int) error {
 			return publishDNS(ctx, cfg.NodeName, addrs)
@@ -106,6 +109,7 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 
 func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs pki.Dir) agent.Config {
 	c := nodeConfig(cfg.Node, host)
+	c.Backend = cfg.FlannelBackend
 	c.ClusterCIDRs, c.ServiceCIDRs = cfg.ClusterCIDRs, cfg.ServiceCIDRs
 	c.ClusterDNS, c.ClusterDomain = cfg.ClusterDNS, cfg.ClusterDomain
 	c.DNS = !slices.Contains(cfg.Disable, "dns")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/clusterd/clusterd/agent/dns"
 	"github.com/clusterd/clusterd/agent/kubelet"
 	"github.com/clusterd/clusterd/agent/network"
+	"github.com/clusterd/clusterd/agent/network/overlay"
 	"github.com/clusterd/clusterd/agent/proxy"
 	"github.com/clusterd/clusterd/agent/runtime"
 	"github.com/clusterd/clusterd/internal/bundle"
@@ -29,13 +31,16 @@ import (
 	"github.com/clusterd/clusterd/internal/nodewatch"
 )
 
-// Bridge is the network interface that the node's pods are attached to.
-const Bridge = network.DefaultBridge
+// Links are the network interfaces that a node makes for itself: that of its pods, and that to pods on other nodes.
+var Links = []string{network.DefaultBridge, overlay.Device}
 
 // Config is what a node was told.
 type Config struct {
 	NodeName      string
 	NodeIPs       []netip.Addr
+	FollowIPs     bool // the host's addresses were taken, and are taken again when they change
+	ExternalIPs   []netip.Addr
+	Backend       string // how pods on other nodes are reached: see agent/network/overlay
 	Labels        map[string]string
 	Taints        []v1.Taint
 	ClusterCIDRs  []netip.Prefix
@@ -81,6 +86,7 @@ type Agent struct {
 	cfg     Config
 	d       Deps
 	node    clientset.Interface // acts as the node
+	nodes   clientset.Interface // sees all nodes
 	runtime *runtime.Runtime
 	loops   []lifecycle.Component
 }
@@ -98,7 +104,11 @@ func New(cfg Config, d Deps) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the node's client: %w", err)
 	}
-	a := &Agent{cfg: cfg, d: d, node: client}
+	nodes, err := clientset.NewForConfig(d.API(inproc.User(user.KubeProxy), "network"))
+	if err != nil {
+		return nil, fmt.Errorf("make the client that sees all nodes: %w", err)
+	}
+	a := &Agent{cfg: cfg, d: d, node: client, nodes: nodes}
 	p := &config.Problems{}
 	a.runtime, err = runtime.New(a.runtimeConfig(), d.Log)
 	p.Add(err)
@@ -115,14 +125,18 @@ func New(cfg Config, d Deps) (*Agent, error) {
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	pods := []lifecycle.Component{net}
+	others, err := overlay.New(a.overlayConfig(net), d.Log)
+	if err != nil {
+		return nil, err
+	}
+	pods := []lifecycle.Component{others}
 	if cfg.DNS {
 		names, err := dns.New(a.dnsConfig(net), d.Log)
 		p.Add(err)
 		pods = append(pods, names)
 	}
 	// The network first: see its Run.
-	a.loops = append([]lifecycle.Component{lifecycle.Sequence("network", pods...)}, a.loops...)
+	a.loops = append([]lifecycle.Component{lifecycle.Sequence("network", net, lifecycle.Parallel("pods", pods...))}, a.loops...)
 	return a, p.Err()
 }
 
@@ -154,7 +168,8 @@ func (a *Agent) snapshotter() string {
 
 func (a *Agent) networkConfig() network.Config {
 	return network.Config{
-		Bridge:       Bridge,
+		Tunnel:       overlay.Device,
+		MTU:          func() (int, error) { return overlay.PodMTU(a.overlayConfig(nil)) },
 		ClusterCIDRs: a.cfg.ClusterCIDRs,
 		ServiceCIDRs: a.cfg.ServiceCIDRs,
 		StateDir:     a.d.Dir.NetworkState(),
@@ -166,6 +181,31 @@ func (a *Agent) networkConfig() network.Config {
 		},
 		LiveSandboxes: a.runtime.Sandboxes,
 	}
+}
+
+// overlayConfig watches all Nodes as the kube-proxy of this node, since a node's own user sees only its own.
+func (a *Agent) overlayConfig(pods overlay.Pods) overlay.Config {
+	return overlay.Config{
+		Backend:      a.cfg.Backend,
+		NodeName:     a.cfg.NodeName,
+		ClusterCIDRs: a.cfg.ClusterCIDRs,
+		Addresses:    a.addresses,
+		External:     a.cfg.ExternalIPs,
+		Pods:         pods,
+		Nodes:        a.nodes,
+		Self:         a.node,
+	}
+}
+
+// addresses are the node's as they are now, those of the families that pods have.
+func (a *Agent) addresses() ([]netip.Addr, error) {
+	if !a.cfg.FollowIPs {
+		return a.cfg.NodeIPs, nil
+	}
+	all, err := hostos.NodeAddresses()
+	return slices.DeleteFunc(all, func(ip netip.Addr) bool {
+		return !slices.ContainsFunc(a.cfg.ClusterCIDRs, func(c netip.Prefix) bool { return c.Addr().Is4() == ip.Is4() })
+	}), err
 }
 
 func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {

@@ -37,6 +37,8 @@ type Config struct {
 	// order. They are masked and do not overlap.
 	ClusterCIDRs []netip.Prefix
 	ServiceCIDRs []netip.Prefix
+	// FlannelBackend is how nodes send packets between pods to each other: one of backends.
+	FlannelBackend string
 	// ServiceNodePortRange are the ports of Services of the types NodePort and LoadBalancer.
 	ServiceNodePortRange utilnet.PortRange
 	// ClusterDNS are the addresses of the DNS Service, each inside one of ServiceCIDRs; never empty.

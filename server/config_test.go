@@ -90,6 +90,7 @@ func TestDefaults(t *testing.T) {
 		HTTPSListenPort:      6443,
 		ClusterCIDRs:         prefixes("10.42.0.0/16"),
 		ServiceCIDRs:         prefixes("10.43.0.0/16"),
+		FlannelBackend:       "vxlan",
 		ServiceNodePortRange: utilnet.PortRange{Base: 30000, Size: 2768},
 		ClusterDNS:           addrs("10.43.0.10"),
 		ClusterDomain:        "cluster.local",
@@ -110,6 +111,7 @@ data-dir: /srv/clusterd
 token: s3cret
 node-name: one.example.org
 node-ip: [192.168.7.5, "fd07::5"]
+node-external-ip: 203.0.113.5
 node-label: ["disk=ssd,zone=a", example.org/empty=]
 node-taint: ["gpu=yes:NoSchedule", "old:NoExecute"]
 bind-address: 192.168.7.5
@@ -118,6 +120,7 @@ advertise-address: 192.168.7.6
 tls-san: [api.example.org, "*.example.org", 192.168.7.9]
 cluster-cidr: 10.52.0.0/16,fd52::/56
 service-cidr: [10.53.0.0/20, "fd53::/112"]
+flannel-backend: host-gw
 service-node-port-range: 20000-20099
 cluster-domain: k8s.example.org.
 resolv-conf: FILE
@@ -164,6 +167,7 @@ func TestEverything(t *testing.T) {
 			DataDir:         "/srv/clusterd",
 			NodeName:        "one.example.org",
 			NodeIPs:         addrs("192.168.7.5", "fd07::5"),
+			NodeExternalIPs: addrs("203.0.113.5"),
 			NodeLabels:      map[string]string{"disk": "ssd", "zone": "a", "example.org/empty": ""},
 			ResolvConf:      file,
 			KubeletArgs:     []string{"max-pods=20", "node-status-update-frequency="},
@@ -183,6 +187,7 @@ func TestEverything(t *testing.T) {
 		TLSSANs:               []string{"api.example.org", "*.example.org", "192.168.7.9"},
 		ClusterCIDRs:          prefixes("10.52.0.0/16", "fd52::/56"),
 		ServiceCIDRs:          prefixes("10.53.0.0/20", "fd53::/112"),
+		FlannelBackend:        "host-gw",
 		ServiceNodePortRange:  utilnet.PortRange{Base: 20000, Size: 100},
 		ClusterDNS:            addrs("10.53.0.10", "fd53::a"),
 		ClusterDomain:         "k8s.example.org",
@@ -292,6 +297,10 @@ var wrongValues = []struct{ args, want string }{
 	{"--service-cidr=10.43.0.0/29", "--service-cidr: 10.43.0.0/29: the prefix of an IPv4 network has to be from /12 to /28"},
 	{"--cluster-cidr=fd42::/56 --service-cidr=fd43::/64", "--service-cidr: fd43::/64: the prefix of an IPv6 network has to be from /108 to /124"},
 	{"--cluster-cidr=fd42::/56 --service-cidr=fd43::/112", ""},
+	{"--node-external-ip=127.0.0.1", "--node-external-ip: 127.0.0.1 is not an address by which others can reach the node"},
+	{"--node-external-ip=203.0.113.5,203.0.113.6", "--node-external-ip: takes one address, or one IPv4 and one IPv6 address"},
+	{"--flannel-backend=ipsec", `--flannel-backend: "ipsec" is not one of vxlan, host-gw, none`},
+	{"--flannel-backend=", `--flannel-backend: "" is not one of vxlan, host-gw, none`},
 	{"--service-node-port-range=30000", `--service-node-port-range: "30000" is not a range of ports such as 30000-32767`},
 	{"--service-node-port-range=200-100", "is not a range of ports"},
 	{"--service-node-port-range=1-65536", "is not a range of ports"},

@@ -97,6 +97,8 @@ func networkFlags() []cli.Flag {
 			Usage: "`NETWORK` of the pods, one or one of each family"},
 		&cli.StringSliceFlag{Name: "service-cidr", Category: options.InNetwork, Value: cli.NewStringSlice("10.43.0.0/16"),
 			Usage: "`NETWORK` of the Services, one or one of each family"},
+		&cli.StringFlag{Name: "flannel-backend", Category: options.InNetwork, Value: "vxlan",
+			Usage: "how nodes send packets between pods to each other: `NAME` " + strings.Join(backends, ", ")},
 		&cli.StringFlag{Name: "service-node-port-range", Category: options.InNetwork, Value: "30000-32767",
 			Usage: "`FIRST-LAST` port of Services of the type NodePort"},
 		&cli.StringSliceFlag{Name: "cluster-dns", Category: options.InNetwork, DefaultText: "the tenth of each service-cidr, 10.43.0.10",

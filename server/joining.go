@@ -32,15 +32,16 @@ func info(cfg Config, d Deps) (protocol.Info, error) {
 	servers, err1 := os.ReadFile(serverCA)
 	clients, err2 := os.ReadFile(clientCA)
 	return protocol.Info{
-		Servers:       []string{net.JoinHostPort(advertise(cfg, d).String(), strconv.Itoa(cfg.HTTPSListenPort))},
-		ServerCA:      string(servers),
-		ClientCA:      string(clients),
-		ClusterCIDRs:  cfg.ClusterCIDRs,
-		ServiceCIDRs:  cfg.ServiceCIDRs,
-		ClusterDNS:    cfg.ClusterDNS,
-		ClusterDomain: cfg.ClusterDomain,
-		DNS:           runsDNS(cfg),
-		Version:       version.Get().GitVersion,
+		Servers:        []string{net.JoinHostPort(advertise(cfg, d).String(), strconv.Itoa(cfg.HTTPSListenPort))},
+		ServerCA:       string(servers),
+		ClientCA:       string(clients),
+		ClusterCIDRs:   cfg.ClusterCIDRs,
+		ServiceCIDRs:   cfg.ServiceCIDRs,
+		FlannelBackend: cfg.FlannelBackend,
+		ClusterDNS:     cfg.ClusterDNS,
+		ClusterDomain:  cfg.ClusterDomain,
+		DNS:            runsDNS(cfg),
+		Version:        version.Get().GitVersion,
 	}, errors.Join(err1, err2)
 }
 

@@ -15,6 +15,9 @@ import (
 	"github.com/clusterd/clusterd/internal/options"
 )
 
+// backends are the ways between nodes; see agent/network/overlay.
+var backends = []string{"vxlan", "host-gw", "none"}
+
 // reader turns merged options into a Config and collects what is wrong with them.
 type reader struct{ options.Reader }
 
@@ -28,6 +31,7 @@ func (r reader) read() Config {
 		TLSSANs:              r.tlsSANs(),
 		ClusterCIDRs:         r.prefixes("cluster-cidr"),
 		ServiceCIDRs:         r.prefixes("service-cidr"),
+		FlannelBackend:       r.Choice("flannel-backend", backends, options.Required),
 		ServiceNodePortRange: r.portRange("service-node-port-range"),
 		ClusterDNS:           r.Addresses("cluster-dns"),
 		ClusterDomain:        r.clusterDomain(),

@@ -48,7 +48,7 @@ func (n *Network) add(r request) (any, error) {
 }
 
 func (n *Network) connect(a ipam.Allocation) error {
-	if err := plug(a, n.cfg.Bridge, n.mtu); err != nil {
+	if err := plug(a, n.cfg.Bridge, int(n.mtu.Load())); err != nil {
 		return err
 	}
 	if len(a.Ports) == 0 {

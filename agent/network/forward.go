@@ -11,8 +11,8 @@ import (
 
 // Docker and ufw let the host drop what it forwards, in the chain FORWARD of the
 // iptables table filter. A drop there is final whatever other tables accept, so
-// the pods' bridge gets two rules of its own at the head of that chain, in the
-// form that iptables itself would write.
+// the pods' bridge and the tunnel get two rules each at the head of that chain, in
+// the form that iptables itself would write.
 const (
 	filterTable  = "filter"
 	forwardChain = "FORWARD"
@@ -23,17 +23,25 @@ const (
 func (r *ruleset) letThrough() {
 	for _, own := range r.network.ledger.Prefixes() {
 		f := familyOf(own.Addr())
-		added, err := letThroughFamily(f, r.network.cfg.Bridge)
+		added, err := letThroughFamily(f, r.network.interfaces())
 		if err != nil {
 			r.network.log.Warn("the host drops what it forwards, and the pods are not excepted", "family", f.name, "error", err)
 		}
 		if added {
-			r.network.log.Info("the host drops what it forwards: excepted the pods", "family", f.name, "bridge", r.network.cfg.Bridge)
+			r.network.log.Info("the host drops what it forwards: excepted the pods", "family", f.name, "interfaces", r.network.interfaces())
 		}
 	}
 }
 
-func letThroughFamily(f family, bridge string) (added bool, err error) {
+// interfaces are those that packets of pods pass.
+func (n *Network) interfaces() []string {
+	if n.cfg.Tunnel == "" {
+		return []string{n.cfg.Bridge}
+	}
+	return []string{n.cfg.Bridge, n.cfg.Tunnel}
+}
+
+func letThroughFamily(f family, interfaces []string) (added bool, err error) {
 	c, err := connection()
 	if err != nil {
 		return false, err
@@ -48,7 +56,11 @@ func letThroughFamily(f family, bridge string) (added bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for _, want := range [][]expr.Any{acceptBy(inBy(bridge)), acceptBy(outBy(bridge, true))} {
+	var rules [][]expr.Any
+	for _, name := range interfaces {
+		rules = append(rules, acceptBy(inBy(name)), acceptBy(outBy(name, true)))
+	}
+	for _, want := range rules {
 		if slices.ContainsFunc(there, func(r *nftables.Rule) bool { return sameExprs(f.nft, r.Exprs, want) }) {
 			continue
 		}

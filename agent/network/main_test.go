@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/clusterd/clusterd/agent/network"
+	"github.com/clusterd/clusterd/internal/lifecycle"
 )
 
 // The tests run as a process of their own in a network and a mount namespace of
@@ -71,15 +72,31 @@ func runAsNode() int {
 func agentMain(dir string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	n, err := network.New(configIn(dir), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	c, err := componentIn(dir, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err == nil {
-		err = n.Run(ctx, func() { fmt.Println("ready") })
+		err = c.Run(ctx, func() { fmt.Println("ready") })
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		return 1
 	}
 	return 0
+}
+
+// componentIn is a Network, and on a machine of a cluster its overlay too.
+func componentIn(dir string, log *slog.Logger) (lifecycle.Component, error) {
+	data, err := os.ReadFile(filepath.Join(dir, machineFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return network.New(configIn(dir), log)
+	}
+	var s settings
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.component(dir, log)
 }
 
 var (

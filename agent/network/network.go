@@ -44,6 +44,12 @@ const EndpointName = "clusterd-cni"
 type Config struct {
 	// Bridge is the pods' bridge; optional, DefaultBridge.
 	Bridge string
+	// Tunnel is the interface to pods on other nodes; optional. The host's own packet
+	// filter is made to let it through like the bridge.
+	Tunnel string
+	// MTU returns the largest packet in bytes that a pod may send at first; optional,
+	// that of the node's uplink.
+	MTU func() (int, error)
 	// ClusterCIDRs are the ranges of all pods of the cluster: traffic to them
 	// keeps the pod's own address.
 	ClusterCIDRs []netip.Prefix
@@ -77,7 +83,7 @@ type Network struct {
 	locks  keyLocks
 
 	isReady chan struct{} // closed when requests can be served
-	mtu     int           // valid once ready
+	mtu     atomic.Int64  // valid once ready
 	pending pendingNetNS
 
 	gateways atomic.Pointer[[]netip.Addr]
@@ -87,6 +93,9 @@ type Network struct {
 func New(c Config, log *slog.Logger) (*Network, error) {
 	if c.Bridge == "" {
 		c.Bridge = DefaultBridge
+	}
+	if c.MTU == nil {
+		c.MTU = hostos.MTU
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -210,12 +219,12 @@ func (n *Network) bringUp(ctx context.Context, old []string, damaged []ipam.Key)
 
 // prepareHost sets the node's kernel switches and its bridge.
 func (n *Network) prepareHost() error {
-	mtu, err := hostos.MTU()
+	mtu, err := n.cfg.MTU()
 	if err != nil {
 		return fmt.Errorf("find the MTU of the node's uplink: %w", err)
 	}
-	n.mtu = mtu
-	bridge, err := ensureBridge(n.cfg.Bridge, n.mtu, n.ledger.Prefixes())
+	n.mtu.Store(int64(mtu))
+	bridge, err := ensureBridge(n.cfg.Bridge, mtu, n.ledger.Prefixes())
 	if err != nil {
 		return err
 	}

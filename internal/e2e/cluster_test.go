@@ -20,6 +20,7 @@ import (
 )
 
 const configFile = `tls-san: [first.example]
+node-external-ip: 203.0.113.5
 node-label: [tier=test]
 kube-scheduler-config: /etc/clusterd/scheduler.yaml
 pod-manifest-url: http://127.0.0.1:18080/pod.yaml
@@ -70,6 +71,7 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("HostResolvers", s.testHostResolvers)
 	t.Run("NetworkNamespaces", s.testNetworkNamespaces)
+	t.Run("Overlay", s.testOverlay)
 	t.Run("SecondInstance", s.testSecondInstance)
 	t.Run("Restart", s.testRestart)
 	t.Run("Renewal", s.testRenewal)

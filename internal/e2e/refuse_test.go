@@ -45,8 +45,9 @@ func TestRefused(t *testing.T) {
 	c := newCluster(t, "refused")
 	t.Run("WrongFlags", func(t *testing.T) {
 		out := refused(t, c, 2, nil, "--cluster-cidr=10.42.0.0/99", "--https-listen-port=70000", "--node-taint=broken",
-			"--service-node-port-range=9-1", "--proxy-mode=telepathy", "--write-kubeconfig-mode=rw", "--log-format=xml")
-		wants(t, out, "cluster-cidr", "https-listen-port", "node-taint", "service-node-port-range", "proxy-mode",
+			"--service-node-port-range=9-1", "--proxy-mode=telepathy", "--write-kubeconfig-mode=rw", "--log-format=xml",
+			"--flannel-backend=ipsec")
+		wants(t, out, "flannel-backend", "cluster-cidr", "https-listen-port", "node-taint", "service-node-port-range", "proxy-mode",
 			"write-kubeconfig-mode", "log-format")
 		empty(t, c)
 	})

@@ -34,10 +34,12 @@ type Info struct {
 	ServerCA string `json:"serverCA"`
 	ClientCA string `json:"clientCA"`
 
-	ClusterCIDRs  []netip.Prefix `json:"clusterCIDRs"`
-	ServiceCIDRs  []netip.Prefix `json:"serviceCIDRs"`
-	ClusterDNS    []netip.Addr   `json:"clusterDNS"`
-	ClusterDomain string         `json:"clusterDomain"`
+	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs"`
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"`
+	// FlannelBackend is how nodes send packets between pods to each other.
+	FlannelBackend string       `json:"flannelBackend"`
+	ClusterDNS     []netip.Addr `json:"clusterDNS"`
+	ClusterDomain  string       `json:"clusterDomain"`
 	// DNS is whether each node runs the cluster's DNS server.
 	DNS bool `json:"dns"`
 	// Version is the server's Kubernetes version.

@@ -39,15 +39,15 @@ func (r Reader) nodeName() string {
 }
 
 // nodeIPs takes at most one address of each family by which others can reach the node.
-func (r Reader) nodeIPs() []netip.Addr {
-	all := r.Addresses("node-ip")
+func (r Reader) nodeIPs(option string) []netip.Addr {
+	all := r.Addresses(option)
 	for _, a := range all {
 		if !a.IsGlobalUnicast() {
-			r.Problem("node-ip", "%s is not an address by which others can reach the node", a)
+			r.Problem(option, "%s is not an address by which others can reach the node", a)
 		}
 	}
 	if TooMany(all, func(a netip.Addr) netip.Addr { return a }) {
-		r.Problem("node-ip", "takes one address, or one IPv4 and one IPv6 address")
+		r.Problem(option, "takes one address, or one IPv4 and one IPv6 address")
 	}
 	return all
 }

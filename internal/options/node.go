@@ -40,6 +40,9 @@ type Node struct {
 	NodeName string
 	// NodeIPs are this node's addresses, at most one of each family, the primary one first. Empty: found on the host.
 	NodeIPs []netip.Addr
+	// NodeExternalIPs are those by which nodes at other sites reach this one, at most one of each family. They need not be
+	// this machine's own.
+	NodeExternalIPs []netip.Addr
 	// NodeLabels and NodeTaints are given to the Node object when it registers.
 	NodeLabels map[string]string
 	NodeTaints []corev1.Taint
@@ -72,7 +75,8 @@ func (r Reader) Node() Node {
 	return Node{
 		DataDir:         r.Path("data-dir", Required),
 		NodeName:        r.nodeName(),
-		NodeIPs:         r.nodeIPs(),
+		NodeIPs:         r.nodeIPs("node-ip"),
+		NodeExternalIPs: r.nodeIPs("node-external-ip"),
 		NodeLabels:      r.nodeLabels(),
 		NodeTaints:      r.nodeTaints(),
 		ResolvConf:      r.Path("resolv-conf", Existing),
@@ -105,6 +109,8 @@ func NodeFlags() []cli.Flag {
 			Usage: "`NAME` of this machine's node"},
 		&cli.StringSliceFlag{Name: "node-ip", Category: InNode, DefaultText: "the source address of the default route",
 			Usage: "`ADDRESS` of the node, at most one of each family, the primary one first"},
+		&cli.StringSliceFlag{Name: "node-external-ip", Category: InNode,
+			Usage: "`ADDRESS` by which nodes at other sites send packets to this one's pods, at most one of each family"},
 		&cli.StringSliceFlag{Name: "node-label", Category: InNode,
 			Usage: "give the node the label `KEY=VALUE` when it registers"},
 		&cli.StringSliceFlag{Name: "node-taint", Category: InNode,
