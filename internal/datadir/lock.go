@@ -67,7 +67,10 @@ func holder(f *os.File) string {
 // unlock keeps the file: removing it would let a second instance lock a new one
 // of the same name while a third still waits on the old.
 func unlock(f *os.File) error {
-	if err := errors.Join(f.Truncate(0), f.Close()); err != nil {
+	truncated := f.Truncate(0)
+	// Closing is not enough: a child that this process is just starting holds the file until it executes its program.
+	free := syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	if err := errors.Join(truncated, free, f.Close()); err != nil {
 		return fmt.Errorf("unlock data directory: %w", err)
 	}
 	return nil
