@@ -38,7 +38,6 @@ func (r refusal) Unwrap() error { return r.error }
 
 // Wait returns when the datastore answers. The error is ctx's, or says why waiting is of no use.
 func Wait(ctx context.Context, e endpoint.Endpoint, log *slog.Logger) error {
-	tameDrivers()
 	return retry(ctx, e, log, func(ctx context.Context) error { return reach(ctx, e) })
 }
 

@@ -4,7 +4,6 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -21,12 +20,13 @@ const (
 	silence     = 20 * time.Second
 )
 
-// tameDrivers changes what the drivers have process-wide: how they dial, and what they do when they see no way on.
-var tameDrivers = sync.OnceFunc(func() {
+// What the drivers have process-wide is changed here: how they dial, and what they do when they see no way on. It is read
+// without a lock, already when a data source name is parsed, so that it must be done before anything runs.
+func init() {
 	dialer.CachingDialer.Dialer = &net.Dialer{Timeout: dialTimeout, Control: limitSilence}
 	_ = mysql.SetLogger(&mysql.NopLogger{}) // it would write to standard error what it also returns
 	logrus.AddHook(hook{})
-})
+}
 
 func limitSilence(network, _ string, c syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
