@@ -39,6 +39,7 @@ func newApp() *clilib.App {
 		cli.KubectlCommand(setting("write-kubeconfig")),
 		cli.ImagesCommand(cli.Images{DataDir: setting("data-dir"), Import: importImages, List: listImages}),
 		datastoreCommand(),
+		cli.SnapshotCommand(cli.Snapshots{Flags: server.SnapshotFlags, Save: saveSnapshot, List: listSnapshots, Delete: deleteSnapshot, Restore: restoreSnapshot}),
 		cli.CompletionCommand(),
 		cli.VersionCommand(),
 	)

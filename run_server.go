@@ -10,11 +10,13 @@ import (
 	"github.com/clusterd/clusterd/agent"
 	"github.com/clusterd/clusterd/agent/dns"
 	"github.com/clusterd/clusterd/internal/bundle"
+	"github.com/clusterd/clusterd/internal/cli"
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/hostos"
 	"github.com/clusterd/clusterd/internal/inproc"
 	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/pki"
+	"github.com/clusterd/clusterd/internal/snapshot"
 	"github.com/clusterd/clusterd/internal/token"
 	"github.com/clusterd/clusterd/server"
 )
@@ -49,6 +51,9 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := check(hostos.Ports(listeners(cfg, host)), log); err != nil {
 		return err
 	}
+	if err := finishRestore(dir, log); err != nil {
+		return err
+	}
 	if err := dir.PrepareServer(); err != nil {
 		return err
 	}
@@ -58,6 +63,15 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
 	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: stages(log, func(after string) { welcome(cfg, after, log) }), StopTimeout: stopTimeout, Log: log})
+}
+
+// finishRestore does what a restore of a snapshot that was interrupted has left to do.
+func finishRestore(dir datadir.Dir, log *slog.Logger) error {
+	aside, err := snapshot.Finish(dir)
+	if len(aside) > 0 {
+		log.Info("an interrupted restore of a snapshot is finished", "aside", aside)
+	}
+	return err
 }
 
 // compose makes the components of both roles and joins them. It changes nothing outside the process.
@@ -77,7 +91,9 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 		return dns.PublishEndpoints(ctx, transport.Config(server.Admin(), "clusterd/dns"), node, addrs, agent.DNSPort)
 	}
 	certs := pki.Dir(dir.ServerTLS())
-	srv, err := server.New(*cfg, server.Deps{Dir: dir, PKI: certs, Transport: transport, NodeIPs: cfg.NodeIPs, PublishDNS: publishDNS, OwnLinks: agent.Links, Log: log})
+	srv, err := server.New(*cfg, server.Deps{
+		Dir: dir, PKI: certs, Transport: transport, NodeIPs: cfg.NodeIPs, PublishDNS: publishDNS, OwnLinks: agent.Links, Version: cli.Version(), Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}

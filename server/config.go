@@ -65,6 +65,9 @@ type Config struct {
 	SchedulerArgs         []string
 	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration file that exists. Empty: upstream's defaults.
 	SchedulerConfig string
+
+	// Snapshots are those of the datastore.
+	Snapshots SnapshotConfig
 }
 
 // FromContext merges the command line, the environment and the configuration files and checks the result. It reads

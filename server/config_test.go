@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"math/big"
 	"net/netip"
 	"os"
@@ -18,13 +17,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/clusterd/clusterd/internal/config"
 	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/options"
+	"github.com/clusterd/clusterd/internal/snapshot"
 	"github.com/clusterd/clusterd/server"
 )
 
@@ -96,6 +94,7 @@ func TestDefaults(t *testing.T) {
 		ClusterDomain:        "cluster.local",
 		WriteKubeconfig:      "/etc/clusterd/kubeconfig.yaml",
 		WriteKubeconfigMode:  0o600,
+		Snapshots:            server.SnapshotConfig{Schedule: schedule(t, "0 */12 * * *"), Name: "scheduled", Retention: 5},
 	}
 	if want.Datastore, err = endpoint.Parse("", endpoint.Files{}); err != nil {
 		t.Fatal(err)
@@ -143,6 +142,20 @@ pod-manifest-path: /srv/pods
 pod-manifest-url: https://example.org/pods.yaml
 pause-image: example.org/pause:1
 snapshotter: native
+snapshot-schedule-cron: "@daily"
+snapshot-retention: 7
+snapshot-name: nightly
+snapshot-dir: /srv/snapshots
+snapshot-s3: true
+snapshot-s3-endpoint: s3.example.org:9000
+snapshot-s3-endpoint-ca: FILE
+snapshot-s3-skip-ssl-verify: true
+snapshot-s3-insecure: true
+snapshot-s3-bucket: backups
+snapshot-s3-region: eu-1
+snapshot-s3-folder: /one//two/
+snapshot-s3-access-key: key
+snapshot-s3-secret-key: s3cret
 debug: true
 log-format: json
 `
@@ -200,6 +213,13 @@ func TestEverything(t *testing.T) {
 		ControllerManagerArgs: []string{"controllers=*"},
 		SchedulerArgs:         []string{"v=3"},
 		SchedulerConfig:       file,
+		Snapshots: server.SnapshotConfig{
+			Schedule: schedule(t, "@daily"), Name: "nightly", Retention: 7, Dir: "/srv/snapshots",
+			S3: &snapshot.BucketConfig{
+				Endpoint: "s3.example.org:9000", EndpointCA: file, SkipSSLVerify: true, Insecure: true, Name: "backups", Region: "eu-1",
+				Folder: "one/two", AccessKey: "key", SecretKey: "s3cret",
+			},
+		},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
@@ -238,8 +258,10 @@ func TestEverythingIsEverything(t *testing.T) {
 	}
 }
 
+type wrong struct{ args, want string }
+
 // wrongValues are command lines and what is said of them; want is empty when the value is right.
-var wrongValues = []struct{ args, want string }{
+var wrongValues = []wrong{
 	{"--data-dir=", "--data-dir: needs a path"},
 	{"--token=a b", "--token: may contain visible ASCII characters only"},
 	{"--node-name=Upper", `--node-name: "Upper" is not a DNS name of at most 63 lower-case letters, digits, - and .`},
@@ -325,7 +347,7 @@ var wrongValues = []struct{ args, want string }{
 }
 
 func TestWrongValues(t *testing.T) {
-	for _, row := range wrongValues {
+	for _, row := range slices.Concat(wrongValues, wrongSnapshots) {
 		t.Run(row.args, func(t *testing.T) {
 			_, err := parse(t, split(row.args)...)
 			switch {
@@ -347,33 +369,4 @@ func split(line string) []string {
 		args[i] = "--" + args[i]
 	}
 	return args
-}
-
-func TestAllProblemsAtOnce(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	write(t, file, "nodename: a\ncluster-cidr: 10.43.0.0/16")
-	t.Setenv("CLUSTERD_LOG_FORMAT", "xml")
-	_, err := parseWith(t, file, "--https-listen-port=0", "--node-label=a", "--node-label=b.kubernetes.io/c=d,e= f g", "--node-taint=h:i")
-	var e *config.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("got %v", err)
-	}
-	var got []string
-	for _, p := range e.Problems {
-		got = append(got, p.Error())
-	}
-	want := []string{
-		file + ":1: nodename: unknown key, the nearest known one is node-name",
-		`--node-label: "a" does not have the form key=value`,
-		`--node-label: "b.kubernetes.io/c=d": a node may not give itself this label: of kubernetes.io and k8s.io only those of ` +
-			`kubelet.kubernetes.io and node.kubernetes.io, and ` + strings.Join(kubeletapis.KubeletLabels(), ", "),
-		`--node-label: "e= f g": the value " f g" is no label value: ` + content.IsLabelValue(" f g")[0],
-		`--node-taint: "h:i": the effect "i" is not one of NoSchedule, PreferNoSchedule, NoExecute`,
-		`CLUSTERD_LOG_FORMAT: "xml" is not one of text, json`,
-		`--https-listen-port: "0" is not a port from 1 to 65535`,
-		"--service-cidr: 10.43.0.0/16 overlaps the cluster-cidr 10.43.0.0/16",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
 }

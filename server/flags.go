@@ -21,6 +21,7 @@ const (
 const (
 	inAPI       = "API server"
 	inDatastore = "Datastore"
+	inSnapshots = "Snapshots"
 )
 
 // AddOns are the names that the option disable knows: the directories of the packaged manifests.
@@ -39,7 +40,7 @@ func AddOns() []string {
 func Flags() []cli.Flag {
 	var all []cli.Flag
 	for _, group := range [][]cli.Flag{
-		fileFlags(), nodeFlags(), apiFlags(), DatastoreFlags(), networkFlags(), componentFlags(), options.ContainerFlags(), options.MessageFlags(),
+		fileFlags(), nodeFlags(), apiFlags(), DatastoreFlags(), networkFlags(), componentFlags(), options.ContainerFlags(), snapshotFlags(), options.MessageFlags(),
 	} {
 		all = append(all, group...)
 	}

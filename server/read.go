@@ -41,6 +41,7 @@ func (r reader) read() Config {
 		DisableAgent:         r.V.Bool("disable-agent"),
 		Datastore:            r.datastore(),
 		SchedulerConfig:      r.Path("kube-scheduler-config", options.Existing),
+		Snapshots:            r.snapshots(),
 	}
 	r.readArguments(&cfg)
 	if cfg.ClusterDNS == nil {

@@ -34,7 +34,9 @@ type Deps struct {
 	PublishDNS join.PublishDNS
 	// OwnLinks are the network interfaces that the node makes; their addresses are not the machine's.
 	OwnLinks []string
-	Log      *slog.Logger
+	// Version is clusterd's.
+	Version string
+	Log     *slog.Logger
 }
 
 // Server is the control plane.
@@ -45,7 +47,7 @@ type Server struct {
 	loops       []lifecycle.Component
 }
 
-// API is the part that everything else needs: certificates, datastore, API server.
+// API is the part that everything else needs: certificates, datastore with its snapshots, API server.
 func (s *Server) API() lifecycle.Component { return s.api }
 
 // Loops are the parts that work on the API's objects.
@@ -76,9 +78,10 @@ func New(cfg Config, d Deps) (*Server, error) {
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
+	snaps := newSnapshots(cfg, d, store)
 	s := &Server{
 		store:       store,
-		api:         lifecycle.Sequence("api", newCertificates(cfg, d), store, api),
+		api:         lifecycle.Sequence("api", newCertificates(cfg, d), snaps.around(store), snaps, api),
 		controllers: ctl,
 		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes, tunnels},
 	}

@@ -30,3 +30,9 @@ func newStore(cfg Config, d Deps) (store, error) {
 	}
 	return s, nil
 }
+
+// ownFile is whether the datastore is the file in the data directory.
+func ownFile(cfg Config, d Deps) bool {
+	e := cfg.Datastore
+	return e.Kind == "" || e.Kind == endpoint.SQLite && (e.Path == "" || e.Path == d.Dir.DB())
+}

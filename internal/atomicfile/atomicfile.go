@@ -23,7 +23,7 @@ func WriteDurable(path string, mode fs.FileMode, data []byte) error {
 	if err := replace(path, mode, data, true); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return SyncDir(filepath.Dir(path))
 }
 
 func replace(path string, mode fs.FileMode, data []byte, durable bool) (err error) {
@@ -68,7 +68,8 @@ func discard(f *os.File) error {
 	return nil
 }
 
-func syncDir(dir string) error {
+// SyncDir returns when the names in dir are on disk.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)

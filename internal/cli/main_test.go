@@ -45,6 +45,7 @@ func newApp(images cli.Images) *clilib.App {
 		}},
 		cli.KubectlCommand(func() string { return os.Getenv(kubeconfigEnv) }),
 		cli.ImagesCommand(images),
+		cli.SnapshotCommand(fakeSnapshots()),
 		cli.CompletionCommand(),
 		cli.VersionCommand(),
 	)

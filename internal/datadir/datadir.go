@@ -87,6 +87,22 @@ func (d Dir) ServerTLS() string { return d.server("tls") }
 // DB is the datastore's file; its directory holds the write-ahead log beside it.
 func (d Dir) DB() string { return d.server("db", "state.db") }
 
+// DBVersion is the file with the version of clusterd that had the datastore last.
+func (d Dir) DBVersion() string { return d.server("db", "version") }
+
+// Snapshots is the default directory of snapshots.
+func (d Dir) Snapshots() string { return d.server("db", "snapshots") }
+
+// SnapshotSocket is where the running server takes orders for snapshots. Its
+// directory is root's alone.
+func (d Dir) SnapshotSocket() string { return filepath.Join(d.run, "server", "snapshot.sock") }
+
+// Unpacked is where the restore of a snapshot prepares what it will put in place.
+func (d Dir) Unpacked() string { return d.server("restore.part") }
+
+// Restored is what an interrupted restore has still to put in place.
+func (d Dir) Restored() string { return d.server("restore") }
+
 // ServerToken is the file with the token that lets nodes join.
 func (d Dir) ServerToken() string { return d.server("token") }
 

@@ -40,6 +40,11 @@ func TestDefaultPaths(t *testing.T) {
 		"Payload":          "/var/lib/clusterd/data",
 		"ServerTLS":        "/var/lib/clusterd/server/tls",
 		"DB":               "/var/lib/clusterd/server/db/state.db",
+		"DBVersion":        "/var/lib/clusterd/server/db/version",
+		"Snapshots":        "/var/lib/clusterd/server/db/snapshots",
+		"SnapshotSocket":   "/run/clusterd/server/snapshot.sock",
+		"Unpacked":         "/var/lib/clusterd/server/restore.part",
+		"Restored":         "/var/lib/clusterd/server/restore",
 		"ServerToken":      "/var/lib/clusterd/server/token",
 		"NodeToken":        "/var/lib/clusterd/server/node-token",
 		"Joined":           "/var/lib/clusterd/agent/cluster.json",
@@ -89,7 +94,7 @@ func TestInstancesShareNothing(t *testing.T) {
 func TestSocketsFit(t *testing.T) {
 	t.Parallel()
 	d := open(t, "/"+strings.Repeat("long/", 40))
-	for _, path := range []string{d.ContainerdSocket(), d.CNISocket()} {
+	for _, path := range []string{d.ContainerdSocket(), d.CNISocket(), d.SnapshotSocket()} {
 		if len(path) > 107 {
 			t.Errorf("%s has %d bytes", path, len(path))
 		}
@@ -141,7 +146,7 @@ func TestPrepare(t *testing.T) {
 	}
 	for _, dir := range []string{
 		d.ServerTLS(), d.AgentTLS(), d.Manifests(), d.PodManifests(), d.KubeletCerts(),
-		filepath.Dir(d.DB()), filepath.Dir(d.ServerToken()),
+		filepath.Dir(d.DB()), filepath.Dir(d.ServerToken()), filepath.Dir(d.SnapshotSocket()),
 	} {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: not a closed directory (%v)", dir, err)

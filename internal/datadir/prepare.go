@@ -26,7 +26,7 @@ func (d Dir) PrepareServer() error {
 	if err := d.Prepare(); err != nil {
 		return err
 	}
-	if err := makeSecrets(d.server(), d.ServerTLS(), filepath.Dir(d.DB())); err != nil {
+	if err := makeSecrets(d.server(), d.ServerTLS(), filepath.Dir(d.DB()), filepath.Dir(d.SnapshotSocket())); err != nil {
 		return err
 	}
 	if info, err := os.Stat(d.Manifests()); err != nil || !info.IsDir() {

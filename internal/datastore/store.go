@@ -136,6 +136,16 @@ func (s *Store) Stats() (engine.Stats, error) {
 	return db.(local).Stats()
 }
 
+// Copy writes the open store as it is now to a new database at path, while writes go on; the error is net.ErrClosed when it is
+// not open. See engine.Copy.
+func (s *Store) Copy(ctx context.Context, path string) (engine.Content, error) {
+	db, err := s.opened()
+	if err != nil {
+		return engine.Content{}, err
+	}
+	return db.(local).Copy(ctx, path)
+}
+
 // touchHealth writes the health key again: the disk takes writes.
 func touchHealth(ctx context.Context, b server.Backend) error {
 	_, kv, err := b.Get(ctx, server.HealthKey, 0, false)

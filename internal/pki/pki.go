@@ -114,3 +114,14 @@ func (d Dir) ServiceKey() string {
 	_, key := d.Path("service")
 	return key
 }
+
+// Lasting are the files that nothing can be made from again when they are lost: those of the authorities, and the
+// service-account key. With them, every client and token of an installation stays valid.
+func (d Dir) Lasting() []string {
+	var all []string
+	for _, name := range []string{ServerCA, ClientCA, RequestHeaderCA} {
+		cert, key := d.Path(name)
+		all = append(all, cert, key)
+	}
+	return append(all, d.ServiceKey())
+}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -335,5 +336,19 @@ func serving() pki.Leaf {
 		Name: "serving", CA: pki.ServerCA, CommonName: "clusterd",
 		DNS: []string{"localhost", "kubernetes"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP("::1")},
 		Server: true,
+	}
+}
+
+// What Open makes is what cannot be made again.
+func TestLasting(t *testing.T) {
+	p := open(t, t.TempDir(), newClock())
+	found, err := filepath.Glob(filepath.Join(string(p.Dir), "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lasting := p.Lasting()
+	slices.Sort(lasting)
+	if !slices.Equal(found, lasting) {
+		t.Errorf("there is %q, and what lasts is %q", found, lasting)
 	}
 }

@@ -60,11 +60,15 @@ func (e *Engine) maintain() (more bool, pause time.Duration) {
 	return more, pause
 }
 
-// ripe is how many revisions the next slice removes. Only the writer changes what it reads.
+// ripe is how many revisions the next slice removes. Only the writer changes what it reads, but for what a copy still needs.
 func (e *Engine) ripe() int {
 	g := &e.index.garbage
+	until := e.compacted
+	if copying := e.copying.Load(); copying > 0 {
+		until = min(until, copying)
+	}
 	n := 0
-	for n < min(g.len(), e.writer.sliceSize) && g.peek(n).since <= e.compacted {
+	for n < min(g.len(), e.writer.sliceSize) && g.peek(n).since <= until {
 		n++
 	}
 	return n

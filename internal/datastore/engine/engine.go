@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -57,6 +58,9 @@ type Engine struct {
 	ending  chan struct{}
 	running sync.WaitGroup
 	failed  chan error
+
+	copyMu  sync.Mutex   // held by the one copy that is made at a time
+	copying atomic.Int64 // its revision, 0 without one: what was current then is not removed
 
 	writer writer // for the goroutine of writeAll alone
 	counts counts
@@ -128,7 +132,7 @@ func (e *Engine) load(ctx context.Context) error {
 	e.compacted = compacted
 	e.current = max(e.current, compacted)
 	if e.current == 0 {
-		return fmt.Errorf("datastore %s has no revision at all; put a copy from before in its place", e.file.path)
+		return fmt.Errorf("datastore %s has no revision at all; put a snapshot in its place with clusterd snapshot restore", e.file.path)
 	}
 	e.index.ascend("", "", func(n *node) bool {
 		if v := n.latest(); v.lease > 0 {

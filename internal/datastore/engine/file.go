@@ -70,7 +70,7 @@ func openFile(ctx context.Context, path string) (*file, error) {
 	if err := prepare(path); err != nil {
 		return nil, err
 	}
-	db, err := sql.Open("sqlite", "file://"+strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)+"?_txlock=immediate")
+	db, err := sql.Open("sqlite", location(path)+"?_txlock=immediate")
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +80,11 @@ func openFile(ctx context.Context, path string) (*file, error) {
 		return nil, f.explain(err)
 	}
 	return f, nil
+}
+
+// location is path as SQLite takes it.
+func location(path string) string {
+	return "file://" + strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 }
 
 // prepare makes an empty file that only its owner may read, since it holds secrets; SQLite gives its log the same mode.
@@ -103,7 +108,7 @@ func (f *file) explain(err error) error {
 	case codeBusy:
 		return fmt.Errorf("datastore %s: another process has it open; end that one (fuser %[1]s names it): %w", f.path, err)
 	case codeCorrupt, codeNotDB:
-		return fmt.Errorf("datastore %s is damaged; put a copy from before in its place: %w", f.path, err)
+		return fmt.Errorf("datastore %s is damaged; put a snapshot in its place with clusterd snapshot restore: %w", f.path, err)
 	case codeFull:
 		return fmt.Errorf("datastore %s: the disk is full: %w", f.path, err)
 	}
@@ -134,9 +139,11 @@ func (f *file) setUp(ctx context.Context) error {
 	if err := f.create(ctx); err != nil {
 		return err
 	}
-	f.insert, err = f.conn.PrepareContext(ctx, "INSERT INTO log (revision, key, count, created, lease, value) VALUES (?, ?, ?, ?, ?, ?)")
+	f.insert, err = f.conn.PrepareContext(ctx, insertRow)
 	return err
 }
+
+const insertRow = "INSERT INTO log (revision, key, count, created, lease, value) VALUES (?, ?, ?, ?, ?, ?)"
 
 // synchronousFull is what PRAGMA synchronous answers when each commit is synced.
 const synchronousFull = 2

@@ -72,7 +72,7 @@ func TestNotADatabase(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, path, "damaged", "copy")
+	refused(t, path, "damaged", "clusterd snapshot restore")
 }
 
 func TestLaterFormat(t *testing.T) {
@@ -108,7 +108,7 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, path, "damaged", "copy")
+	refused(t, path, "damaged", "clusterd snapshot restore")
 }
 
 // A write-ahead log whose end was torn off or overwritten costs at most what was not acknowledged yet.
@@ -227,26 +227,7 @@ func TestFullDisk(t *testing.T) {
 // A file of kine, as earlier versions and k3s have it, is taken over with its revisions.
 func TestTakesOverKine(t *testing.T) {
 	path := tempPath(t)
-	db, err := sql.Open("sqlite", "file://"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The table as kine 0.17 makes it, and a key made, changed, made and deleted, made again, and leased.
-	for _, statement := range []string{
-		`CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name INTEGER, created INTEGER, deleted INTEGER,
-			create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)`,
-		`INSERT INTO kine VALUES (1, 'compact_rev_key', 1, 0, 0, 0, 0, '', NULL), (2, '/registry/health', 1, 0, 0, 0, 0, '{"health":"true"}', NULL),
-			(3, '/a', 1, 0, 0, 0, 0, 'one', NULL), (4, '/a', 0, 0, 3, 3, 0, 'two', 'one'),
-			(5, '/b', 1, 0, 0, 0, 0, 'one', NULL), (7, '/c', 1, 0, 0, 0, 3600, 'one', NULL), (8, '/b', 0, 1, 5, 5, 0, 'one', 'one')`,
-		`INSERT INTO kine VALUES (6, 'gap-6', 0, 1, 0, 0, 0, NULL, NULL)`,
-	} {
-		if _, err := db.Exec(statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	makeKine(t, path)
 	for range 2 {
 		e := open(t, path)
 		current, kvs, err := e.List(t.Context(), "", "", 0, 0, false)
@@ -263,5 +244,30 @@ func TestTakesOverKine(t *testing.T) {
 	}
 	if got := put(t, open(t, path), "/a", "three"); got != 9 {
 		t.Errorf("the next revision is %d, want 9", got)
+	}
+}
+
+// makeKine has a key made, changed, made and deleted, made again, and leased.
+func makeKine(t *testing.T, path string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file://"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The table as kine 0.17 makes it.
+	for _, statement := range []string{
+		`CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name INTEGER, created INTEGER, deleted INTEGER,
+			create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)`,
+		`INSERT INTO kine VALUES (1, 'compact_rev_key', 1, 0, 0, 0, 0, '', NULL), (2, '/registry/health', 1, 0, 0, 0, 0, '{"health":"true"}', NULL),
+			(3, '/a', 1, 0, 0, 0, 0, 'one', NULL), (4, '/a', 0, 0, 3, 3, 0, 'two', 'one'),
+			(5, '/b', 1, 0, 0, 0, 0, 'one', NULL), (7, '/c', 1, 0, 0, 0, 3600, 'one', NULL), (8, '/b', 0, 1, 5, 5, 0, 'one', 'one')`,
+		`INSERT INTO kine VALUES (6, 'gap-6', 0, 1, 0, 0, 0, NULL, NULL)`,
+	} {
+		if _, err := db.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
