@@ -255,6 +255,10 @@ func (a *Agent) proxyConfig() proxy.Config {
 		Key:          a.cfg.Files.ProxyKey,
 		Kubeconfig:   a.d.Dir.ProxyKubeconfig(),
 		Args:         a.cfg.ProxyArgs,
+		NodeKnown: func(ctx context.Context) error {
+			_, err := nodewatch.Until(ctx, a.node, a.cfg.NodeName, nodewatch.HasAddress)
+			return err
+		},
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -153,4 +154,38 @@ func TestContract(t *testing.T) {
 	testkit.Component(t, func(t *testing.T) lifecycle.Component { return newProxy(t, s) },
 		testkit.MayLeak("k8s.io/"), testkit.MayLeak("net/http"), testkit.MayLeak("os/exec"), testkit.MayLeak("time.goFunc"),
 		testkit.MayLeak("context.(*cancelCtx).propagateCancel"))
+}
+
+// argument is the value of a flag in a component's arguments.
+func argument(args []string, flag string) string {
+	for _, a := range args {
+		if value, ok := strings.CutPrefix(a, flag+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// TestStopBeforeTheNodeIsKnown: kube-proxy, once started, would end the process with a failure if it were stopped while it
+// waits for the node, as a server is that is stopped within the first second of its node.
+func TestStopBeforeTheNodeIsKnown(t *testing.T) {
+	p := newProxy(t, api(t, "10.43.7.9"))
+	started := make(chan struct{})
+	p.cfg.NodeKnown = func(ctx context.Context) error {
+		close(started)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, func() {}) }()
+	<-started
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", argument(p.cfg.Args, "metrics-bind-address")); err == nil {
+		_ = c.Close()
+		t.Error("kube-proxy was started")
+	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -18,6 +19,7 @@ func testConfig() Config {
 		CA:           "/tls/server-ca.crt",
 		Cert:         "/tls/client-kube-proxy.crt", Key: "/tls/client-kube-proxy.key",
 		Kubeconfig: "/tls/kube-proxy.yaml",
+		NodeKnown:  func(context.Context) error { return nil },
 	}
 }
 

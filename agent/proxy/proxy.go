@@ -30,6 +30,9 @@ type Config struct {
 	Cert, Key    string   // PEM files of system:kube-proxy; followed when they are renewed
 	Kubeconfig   string   // where kube-proxy's kubeconfig is written
 	Args         []string // optional: the user's key=value flags for kube-proxy
+	// NodeKnown blocks until the Node has its addresses; its only error is that of ctx. kube-proxy would wait for them too,
+	// but end the process when it is stopped meanwhile.
+	NodeKnown func(ctx context.Context) error
 }
 
 const argFlag = "kube-proxy-arg"
@@ -114,9 +117,12 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	if err := atomicfile.Write(p.cfg.Kubeconfig, 0o600, kubeconfig(p.cfg)); err != nil {
 		return fmt.Errorf("write kube-proxy's kubeconfig: %w", err)
 	}
+	ready()
+	if p.cfg.NodeKnown(ctx) != nil {
+		return nil // it was told to stop
+	}
 	done := make(chan error, 1)
 	go func() { done <- p.opts.Run(ctx) }()
-	ready()
 	select {
 	case err := <-done:
 		if err == nil {

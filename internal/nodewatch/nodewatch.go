@@ -26,6 +26,16 @@ func Until(ctx context.Context, c clientset.Interface, name string, want func(*v
 	return e.Object.(*v1.Node), nil
 }
 
+// HasAddress is whether a Node has said at which address it is.
+func HasAddress(n *v1.Node) bool {
+	for _, a := range n.Status.Addresses {
+		if a.Type == v1.NodeInternalIP {
+			return true
+		}
+	}
+	return false
+}
+
 // ReadySince is whether a Node is Ready and its kubelet has said so at or after start: what an earlier run has left does
 // not count.
 func ReadySince(start time.Time) func(*v1.Node) bool {
