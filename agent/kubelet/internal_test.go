@@ -27,3 +27,19 @@ func TestFileSetsNoGates(t *testing.T) {
 		t.Errorf("the kubelet would set %v", s.FeatureGates)
 	}
 }
+
+// TestIdleStats pins where cAdvisor keeps how long it rests.
+func TestIdleStats(t *testing.T) {
+	s, err := options.NewKubeletServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.RootDirectory, s.ContainerRuntimeEndpoint = t.TempDir(), "unix:///no/such.sock"
+	c, err := newStats(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := longestRest(c); limit == nil || *limit != idleStats {
+		t.Errorf("the longest rest of %T is %v", c, limit)
+	}
+}

@@ -172,6 +172,9 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("make the kubelet's dependencies: %w", err)
 	}
+	if deps.CAdvisorInterface, err = newStats(ctx, k.server); err != nil {
+		return err
+	}
 	client, err := clientset.NewForConfig(k.cfg.RESTConfig)
 	if err != nil {
 		return fmt.Errorf("make the kubelet's client: %w", err)
