@@ -113,27 +113,45 @@ func TestGoroutines(t *testing.T) {
 
 // TestStoreGoals has a store that is good enough, and the same with one figure that is not.
 func TestStoreGoals(t *testing.T) {
-	at := func(perSecond float64, p99 time.Duration) []phase {
-		var all []phase
+	at := func(name string, perSecond float64, p99 time.Duration, perWrite float64) figures {
+		f := figures{name: name, perWrite: perWrite}
 		for _, name := range []string{singleClient, "create", "update", "get", "list 500"} {
-			all = append(all, phase{name, perSecond, time.Millisecond, p99, p99})
+			f.phases = append(f.phases, phase{name, perSecond, time.Millisecond, p99, p99})
 		}
-		return all
+		return f
 	}
-	ours, kine, etcd := at(1000, 5*time.Millisecond), at(100, 100*time.Millisecond), at(400, time.Second)
+	all := []figures{
+		at(grpcSide, 1000, 5*time.Millisecond, 10), at(directSide, 2000, time.Millisecond, 10),
+		at("kine", 100, 100*time.Millisecond, 30), at("etcd", 400, time.Second, 30),
+	}
+	ours, direct, etcd := &all[0], &all[1], &all[3]
 	var lines bytes.Buffer
 	check := func(sync time.Duration, want bool, missed int) {
 		t.Helper()
 		lines.Reset()
-		got := reportStoreGoals(&lines, []string{"clusterd", "kine", "etcd"}, [][]phase{ours, kine, etcd}, sync)
+		got := reportStoreGoals(&lines, all, sync)
 		if n := strings.Count(lines.String(), "MISSED"); got != want || n != missed {
 			t.Errorf("reached is %v, %d missed:\n%s", got, n, &lines)
 		}
 	}
 	check(time.Millisecond, true, 0)
 	check(time.Millisecond/2, false, 1)
-	ours[1].p99 = 11 * time.Millisecond
+	ours.phases[1].p99 = 11 * time.Millisecond
 	check(time.Millisecond, false, 1)
-	ours[1].p99, etcd[3].perSecond = time.Millisecond, 600
+	ours.phases[1].p99, etcd.phases[3].perSecond = time.Millisecond, 1100
 	check(time.Millisecond, false, 1)
+	direct.phases[3].perSecond, ours.perWrite = 3000, 16
+	check(time.Millisecond, false, 1)
+	ours.perWrite, ours.idle = 10, 2
+	check(time.Millisecond, false, 1)
+}
+
+func TestMedians(t *testing.T) {
+	round := func(rate float64, p99 time.Duration, idle float64) figures {
+		return figures{name: "a", phases: []phase{{"get", rate, 1, p99, p99}}, perWrite: rate, idle: idle}
+	}
+	got := medians([]figures{round(3, 10, 0), round(1, 30, 0), round(2, 20, 9)})
+	if want := (phase{"get", 2, 1, 20, 20}); got.phases[0] != want || got.perWrite != 2 || got.idle != 0 {
+		t.Errorf("%+v", got)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,16 @@ import (
 // values of one size, point reads, lists of 500, and watches of prefixes open meanwhile.
 type load struct {
 	clients, operations, size, watches int
+	rounds                             int
+	idle                               time.Duration // for which an idle store is looked at
+}
+
+// figures is what was measured of one store.
+type figures struct {
+	name     string
+	phases   []phase
+	perWrite float64 // bytes that the store has handed to the disk, for each acknowledged write
+	idle     float64 // CPU milliseconds a second of the store's process with all clients connected and nothing to do
 }
 
 // phase is one kind of operation.
@@ -56,47 +65,103 @@ func storeCommand(ctx context.Context, args []string) error {
 	flags.IntVar(&l.operations, "operations", 10000, "operations of each phase; lists are a fiftieth")
 	flags.IntVar(&l.size, "size", 1024, "bytes of a value")
 	flags.IntVar(&l.watches, "watches", 64, "watches open during the writes")
+	flags.IntVar(&l.rounds, "rounds", 3, "rounds, of which the medians are taken")
+	flags.DurationVar(&l.idle, "idle", 10*time.Second, "how long each store is looked at with nothing to do")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	return compareStores(ctx, baseline, l)
 }
 
-// measureStore runs every phase against the store at endpoint.
-func (l load) measureStore(ctx context.Context, endpoint string) ([]phase, error) {
-	r := &runner{load: l, revisions: make([]int64, l.operations)}
-	random := make([]byte, l.size/2)
-	_, _ = rand.Read(random)
-	r.value = fmt.Sprintf("%x", random)
+// connect returns clients of the store at endpoint, and what closes them.
+func connect(endpoint string) (clients []*clientv3.Client, done func(), err error) {
+	done = func() {
+		for _, c := range clients {
+			_ = c.Close()
+		}
+	}
 	for range connections {
 		c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second})
 		if err != nil {
-			return nil, err
+			done()
+			return nil, nil, err
 		}
-		defer c.Close()
-		r.conns = append(r.conns, c)
+		clients = append(clients, c)
 	}
-	return r.run(ctx)
+	return clients, done, nil
 }
 
-func (r *runner) run(ctx context.Context) ([]phase, error) {
+// measureStore runs every phase through the clients of a store that is the process pid.
+func (l load) measureStore(ctx context.Context, name string, clients []*clientv3.Client, pid int) (figures, error) {
+	r := &runner{load: l, conns: clients, revisions: make([]int64, l.operations)}
+	random := make([]byte, l.size/2)
+	_, _ = rand.Read(random)
+	r.value = fmt.Sprintf("%x", random)
+	dir := fmt.Sprintf("/proc/%d", pid)
+	before, err := sample(dir)
+	if err != nil {
+		return figures{}, err
+	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
+	r.watch(watching)
+	phases, err := r.run(ctx)
+	if err != nil {
+		return figures{}, err
+	}
+	after, err := sample(dir)
+	if err != nil {
+		return figures{}, err
+	}
+	f := figures{name: name, phases: phases, perWrite: float64(after.written-before.written) / float64(3*l.operations+r.singles())}
+	f.idle, err = l.lookIdle(ctx, dir)
+	return f, err
+}
+
+// settle is how long a store may take to end what the load has left it to do.
+const settle = 5 * time.Second
+
+// lookIdle is what the process uses of a processor when nobody wants anything.
+func (l load) lookIdle(ctx context.Context, dir string) (float64, error) {
+	var cpu [2]float64
+	for i, wait := range []time.Duration{settle, l.idle} {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(wait):
+		}
+		p, err := sample(dir)
+		if err != nil {
+			return 0, err
+		}
+		cpu[i] = p.cpu
+	}
+	return 1000 * (cpu[1] - cpu[0]) / l.idle.Seconds(), nil
+}
+
+// singles is how many writes the single client makes.
+func (r *runner) singles() int { return r.operations / 20 }
+
+// watch opens the watches.
+func (r *runner) watch(ctx context.Context) {
 	for w := range r.watches {
-		ch := r.conn(w).Watch(watching, prefix(w), clientv3.WithPrefix(), clientv3.WithPrevKV())
+		ch := r.conn(w).Watch(ctx, prefix(w), clientv3.WithPrefix(), clientv3.WithPrevKV())
 		go func() {
 			for response := range ch {
 				r.events.Add(int64(len(response.Events)))
 			}
 		}()
 	}
+}
+
+func (r *runner) run(ctx context.Context) ([]phase, error) {
 	var phases []phase
 	for _, p := range []struct {
 		name           string
 		clients, count int
 		do             func(context.Context, int) error
 	}{
-		{singleClient, 1, r.operations / 20, func(ctx context.Context, i int) error { return r.guarded(ctx, fmt.Sprint("single-", i), 0, nil) }},
+		{singleClient, 1, r.singles(), func(ctx context.Context, i int) error { return r.guarded(ctx, fmt.Sprint("single-", i), 0, nil) }},
 		{"create", r.clients, r.operations, r.create},
 		{"update", r.clients, r.operations, r.update},
 		{"get", r.clients, r.operations, r.get},
@@ -166,7 +231,7 @@ func measurePhase(ctx context.Context, name string, clients, count int, do func(
 	return phase{name, perSecond, at(0.5), at(0.99), at(1)}, nil
 }
 
-func (r *runner) conn(i int) *clientv3.Client { return r.conns[i%connections] }
+func (r *runner) conn(i int) *clientv3.Client { return r.conns[i%len(r.conns)] }
 
 func prefix(i int) string { return fmt.Sprintf("/registry/bench%02d/", i%prefixes) }
 
@@ -222,31 +287,3 @@ func (r *runner) remove(ctx context.Context, i int) error {
 	}
 	return err
 }
-
-// reportStores prints the figures of all stores, the first one's as ratios to the others'.
-func reportStores(w io.Writer, names []string, results [][]phase) {
-	fmt.Fprintf(w, "\n%-18s", "")
-	for _, n := range names {
-		fmt.Fprintf(w, " %28s", n)
-	}
-	for _, n := range names[1:] {
-		fmt.Fprintf(w, " %10s", "of "+n)
-	}
-	fmt.Fprintf(w, "\n%-18s", "")
-	for range names {
-		fmt.Fprintf(w, " %8s %9s %9s", "op/s", "p99 ms", "max ms")
-	}
-	fmt.Fprintln(w)
-	for i, p := range results[0] {
-		fmt.Fprintf(w, "%-18s", p.name)
-		for _, r := range results {
-			fmt.Fprintf(w, " %8.0f %9.1f %9.1f", r[i].perSecond, milliseconds(r[i].p99), milliseconds(r[i].slowest))
-		}
-		for _, r := range results[1:] {
-			fmt.Fprintf(w, " %10.2f", p.perSecond/r[i].perSecond)
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
