@@ -20,6 +20,7 @@ import (
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/hostos"
 	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/nodename"
 	"github.com/clusterd/clusterd/internal/options"
 	"github.com/clusterd/clusterd/internal/upstream"
 )
@@ -183,6 +184,18 @@ func stages(log *slog.Logger, done func(after string)) func(string, time.Duratio
 			log.Warn("service manager not told", "error", err)
 		}
 	}
+}
+
+// keepName writes the node's name down, and says what follows from another one than it had.
+func keepName(node options.Node, dir datadir.Dir, log *slog.Logger) error {
+	if err := nodename.Keep(dir, node.NodeName); err != nil {
+		return fmt.Errorf("keep the node's name: %w", err)
+	}
+	if node.FormerName != "" {
+		log.Warn("the node has another name from now on: the Node of its former name stays NotReady, and its pods are moved, until you delete it",
+			"node", node.NodeName, "former", node.FormerName, "delete", "clusterd kubectl delete node "+node.FormerName)
+	}
+	return nil
 }
 
 // nodeListeners are the ports that the node's components open.

@@ -53,12 +53,15 @@ func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
 	member, err := join.Enter(ctx, join.Config{
-		URL: cfg.Join, Token: cfg.Token, NodeName: cfg.NodeName, NodeIPs: cfg.NodeIPs, Balance: cfg.Balance, Dir: dir, OwnLinks: agent.Links,
+		URL: cfg.Join, Token: cfg.Token, NodeName: cfg.NodeName, FormerName: cfg.FormerName, NodeIPs: cfg.NodeIPs, Balance: cfg.Balance, Dir: dir, OwnLinks: agent.Links,
 	}, log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // it was told to stop
 		}
+		return err
+	}
+	if err := keepName(cfg.Node, dir, log); err != nil {
 		return err
 	}
 	root, err := composeNode(cfg, dir, host, member, log)

@@ -60,6 +60,11 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
 		return err
 	}
+	if !cfg.DisableAgent {
+		if err := keepName(cfg.Node, dir, log); err != nil {
+			return err
+		}
+	}
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
 	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: stages(log, func(after string) { welcome(cfg, after, log) }), StopTimeout: stopTimeout, Log: log})

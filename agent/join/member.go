@@ -37,7 +37,9 @@ type Config struct {
 	// Token is needed for the first time only.
 	Token    string
 	NodeName string
-	NodeIPs  []netip.Addr
+	// FormerName is the node that this machine has been so far, if it is to be another one. Optional.
+	FormerName string
+	NodeIPs    []netip.Addr
 	// Balance is the local address at which the servers are reached.
 	Balance netip.AddrPort
 	Dir     datadir.Dir
@@ -118,6 +120,10 @@ func (m *Member) first(ctx context.Context) error {
 	at := m.cfg.URL
 	if at == "" {
 		at = m.record.URL
+	}
+	if m.cfg.FormerName != "" && (at == "" || m.cfg.Token == "") {
+		return fmt.Errorf("this machine is the node %s: to make it the node %s give a token with --token, as for a new node, or leave --node-name out",
+			m.cfg.FormerName, m.cfg.NodeName)
 	}
 	if at == "" || m.cfg.Token == "" {
 		return errors.New("this machine is not a node yet, or has been away until its certificate ended: give the server's URL with --join and a token with --token (from server/node-token in the server's data directory, or clusterd token create)")

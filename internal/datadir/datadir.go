@@ -118,6 +118,15 @@ func (d Dir) AgentTLS() string { return d.agent("tls") }
 // Joined is what the node knows of the cluster it has joined.
 func (d Dir) Joined() string { return d.agent("cluster.json") }
 
+// NodeName is the file with the name that the node has had since it was made.
+func (d Dir) NodeName() string { return d.agent("node-name") }
+
+// NodeCertificates are those that are made out to the node by its name, of a
+// joined node and of one in a server's process.
+func (d Dir) NodeCertificates() []string {
+	return []string{filepath.Join(d.AgentTLS(), "client-kubelet.crt"), filepath.Join(d.ServerTLS(), "serving-kubelet.crt")}
+}
+
 // KubeletCerts is the kubelet's own certificate directory.
 func (d Dir) KubeletCerts() string { return d.agent("tls", "kubelet") }
 

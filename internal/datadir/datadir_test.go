@@ -48,6 +48,7 @@ func TestDefaultPaths(t *testing.T) {
 		"ServerToken":      "/var/lib/clusterd/server/token",
 		"NodeToken":        "/var/lib/clusterd/server/node-token",
 		"Joined":           "/var/lib/clusterd/agent/cluster.json",
+		"NodeName":         "/var/lib/clusterd/agent/node-name",
 		"Manifests":        "/var/lib/clusterd/server/manifests",
 		"AgentTLS":         "/var/lib/clusterd/agent/tls",
 		"KubeletCerts":     "/var/lib/clusterd/agent/tls/kubelet",

@@ -212,11 +212,21 @@ func (j *joined) testAgentRestart(t *testing.T) {
 	if err := j.agent.Stop(stopTimeout); err != nil {
 		t.Fatalf("stop: %v", err)
 	}
+	j.rename(t, j.agent, "Other_Name")
+	wants(t, refused(t, j.agent, 1, nil, "--node-name", "another"), "is the node "+j.agent.Node.Name(), "--token", "--node-name")
 	j.agent.Args = nil
 	j.startAgent(t)
 	j.tries(t, "far", contains("far"), "hostname")
 	if after := j.containers(t); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("containers were %v, are %v", before, after)
+	}
+}
+
+// rename gives a machine another host name, which is none that a node could have.
+func (j *joined) rename(t *testing.T, c *cluster.Cluster, name string) {
+	t.Helper()
+	if _, err := c.Node.Output(t.Context(), "sh", "-c", "echo "+name+" >/proc/sys/kernel/hostname"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -233,13 +243,18 @@ func (j *joined) testAgentKill(t *testing.T) {
 	}
 }
 
-// testServerRestart starts the server again while the node works.
+// testServerRestart starts the server again while the node works, with another host name and an emptied record of the old one.
 func (j *joined) testServerRestart(t *testing.T) {
 	if err := j.Stop(stopTimeout); err != nil {
 		t.Fatalf("stop: %v", err)
 	}
+	j.rename(t, j.Cluster, "Other_Name")
+	put(t, j.Cluster, dirs.NodeName(), nil)
 	since := time.Now()
 	j.start(t)
+	if nodes, err := j.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil || len(nodes.Items) != 2 {
+		t.Errorf("the nodes are %v, %v", nodes, err)
+	}
 	eventually(t, startTimeout, func(ctx context.Context) string {
 		lease, err := j.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, j.agent.Node.Name(), metav1.GetOptions{})
 		if err != nil || lease.Spec.RenewTime.Time.Before(since) {

@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/clusterd/clusterd/internal/datadir"
+	"github.com/clusterd/clusterd/internal/nodename"
 )
 
 // maxNodeName is the length of a label's value: the node carries its name in one.
@@ -19,8 +22,22 @@ var taintEffects = []string{
 	string(corev1.TaintEffectNoSchedule), string(corev1.TaintEffectPreferNoSchedule), string(corev1.TaintEffectNoExecute),
 }
 
-// nodeName defaults to the host's name.
-func (r Reader) nodeName() string {
+// nodeName is the one that is asked for, else the one that the node in the data directory has had so far, else the host's.
+// former is the second if it is another one.
+func (r Reader) nodeName(dataDir string) (name, former string) {
+	if dir, err := datadir.New(dataDir); err == nil {
+		former = nodename.Read(dir)
+	}
+	if r.V.String("node-name") == "" && former != "" {
+		return former, ""
+	}
+	if name = r.newNodeName(); name == former {
+		former = ""
+	}
+	return name, former
+}
+
+func (r Reader) newNodeName() string {
 	name := r.V.String("node-name")
 	remedy := ""
 	if name == "" {

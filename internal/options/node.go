@@ -38,6 +38,8 @@ type Node struct {
 
 	// NodeName is the name of this machine's Node object: a DNS name of at most 63 characters.
 	NodeName string
+	// FormerName is the name that the node in the data directory has had so far, if it is asked to have another one.
+	FormerName string
 	// NodeIPs are this node's addresses, at most one of each family, the primary one first. Empty: found on the host.
 	NodeIPs []netip.Addr
 	// NodeExternalIPs are those by which nodes at other sites reach this one, at most one of each family. They need not be
@@ -72,9 +74,12 @@ type Node struct {
 
 // Node reads the options of the flags in this package.
 func (r Reader) Node() Node {
+	dataDir := r.Path("data-dir", Required)
+	name, former := r.nodeName(dataDir)
 	return Node{
-		DataDir:         r.Path("data-dir", Required),
-		NodeName:        r.nodeName(),
+		DataDir:         dataDir,
+		NodeName:        name,
+		FormerName:      former,
 		NodeIPs:         r.nodeIPs("node-ip"),
 		NodeExternalIPs: r.nodeIPs("node-external-ip"),
 		NodeLabels:      r.nodeLabels(),
@@ -105,7 +110,7 @@ func FileFlags(what string) []cli.Flag {
 // NodeFlags say which node this machine is.
 func NodeFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "node-name", Category: InNode, DefaultText: "the host name in lower case",
+		&cli.StringFlag{Name: "node-name", Category: InNode, DefaultText: "the one it has had before, at first the host name in lower case",
 			Usage: "`NAME` of this machine's node"},
 		&cli.StringSliceFlag{Name: "node-ip", Category: InNode, DefaultText: "the source address of the default route",
 			Usage: "`ADDRESS` of the node, at most one of each family, the primary one first"},
