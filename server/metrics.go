@@ -7,6 +7,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/clusterd/clusterd/internal/datastore/engine"
+	"github.com/clusterd/clusterd/server/tunnel"
 )
 
 // storeMetric is one of the datastore's figures on the API server's /metrics.
@@ -56,9 +57,12 @@ type storeCollector struct {
 	stats func() (engine.Stats, error)
 }
 
-// ShowMetrics adds the datastore's figures to those of the process, which the API server shows. There can be one Server in
-// a process that does. A database elsewhere has figures of its own.
+// ShowMetrics adds the figures of the datastore and of the nodes' tunnels to those of the process, which the API server shows.
+// There can be one Server in a process that does. A database elsewhere has figures of its own.
 func (s *Server) ShowMetrics() error {
+	if err := tunnel.ShowMetrics(s.tunnels, s.nodes); err != nil {
+		return err
+	}
 	local, ok := s.store.(interface{ Stats() (engine.Stats, error) })
 	if !ok {
 		return nil

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	clientset "k8s.io/client-go/kubernetes"
 
 	"github.com/clusterd/clusterd/internal/config"
 	"github.com/clusterd/clusterd/internal/datadir"
@@ -44,6 +46,8 @@ type Server struct {
 	api         lifecycle.Component
 	store       store
 	controllers *controllers.Controllers
+	nodes       *join.Nodes
+	tunnels     *tunnel.Tunnels
 	loops       []lifecycle.Component
 }
 
@@ -65,6 +69,8 @@ func New(cfg Config, d Deps) (*Server, error) {
 	nodes, err := join.NewNodes(d.Transport.Config(Admin(), "clusterd/nodes"), ownNode(cfg), publishDNS(cfg, d), d.Log)
 	p.Add(err)
 	tunnels := tunnel.New(nodes, d.Log)
+	conditions, err := newConditions(tunnels, nodes, d)
+	p.Add(err)
 	store, err := newStore(cfg, d)
 	p.Add(err)
 	api, err := apiserver.New(apiserverConfig(cfg, d, store, access{joining.Front, tunnels}), d.Log)
@@ -83,7 +89,9 @@ func New(cfg Config, d Deps) (*Server, error) {
 		store:       store,
 		api:         lifecycle.Sequence("api", newCertificates(cfg, d), snaps.around(store), snaps, api),
 		controllers: ctl,
-		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes, tunnels},
+		nodes:       nodes,
+		tunnels:     tunnels,
+		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes, tunnels, conditions},
 	}
 	if !cfg.DisableAgent {
 		s.loops = append(s.loops, newRole(cfg.NodeName, d.Transport))
@@ -93,6 +101,14 @@ func New(cfg Config, d Deps) (*Server, error) {
 
 // Admin is the user of clusterd's own work on the cluster: it deploys what a cluster administrator would.
 func Admin() user.Info { return inproc.User("system:clusterd", user.SystemPrivilegedGroup) }
+
+func newConditions(t *tunnel.Tunnels, nodes *join.Nodes, d Deps) (lifecycle.Component, error) {
+	client, err := clientset.NewForConfig(d.Transport.Config(Admin(), "clusterd/tunnels"))
+	if err != nil {
+		return nil, fmt.Errorf("make the client for the nodes' conditions: %w", err)
+	}
+	return tunnel.NewConditions(t, nodes, client, d.Log), nil
+}
 
 // access is how nodes come in and are reached.
 type access struct {

@@ -133,19 +133,41 @@ func (j *joined) testTunnel(t *testing.T) {
 
 // testCable takes the node's cable out, for longer than a connection lives without a sign of life.
 func (j *joined) testCable(t *testing.T) {
+	j.tunnel(t, corev1.ConditionFalse)
 	if err := j.agent.Node.Cut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-time.After(25 * time.Second):
-	case <-t.Context().Done():
-	}
+	j.tunnel(t, corev1.ConditionTrue)
 	if err := j.agent.Node.Heal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	j.tries(t, "far", contains("far"), "hostname")
 	t.Logf("exec worked %.1f s after the cable was back", time.Since(began).Seconds())
+	j.tunnel(t, corev1.ConditionFalse)
+}
+
+// tunnel waits until the Node and the metrics say that the node has no tunnel, or that it has one.
+func (j *joined) tunnel(t *testing.T, unavailable corev1.ConditionStatus) {
+	t.Helper()
+	name := j.agent.Node.Name()
+	metric := fmt.Sprintf("clusterd_node_tunnel_up{node=%q} %d", name, map[corev1.ConditionStatus]int{corev1.ConditionTrue: 0, corev1.ConditionFalse: 1}[unavailable])
+	eventually(t, podTimeout, func(ctx context.Context) string {
+		n, err := j.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == "TunnelUnavailable" && c.Status == unavailable {
+				return ""
+			}
+		}
+		return fmt.Sprintf("TunnelUnavailable is not %s: %v", unavailable, n.Status.Conditions)
+	})
+	all := j.kubectl(t, "get", "--raw", "/metrics")
+	if !strings.Contains(all, metric) || strings.Contains(all, fmt.Sprintf("clusterd_node_tunnel_up{node=%q}", j.Node.Name())) {
+		t.Errorf("the metrics lack %s, or have one of the server's node", metric)
+	}
 }
 
 // testTokens joins, or tries to, with tokens of all kinds.

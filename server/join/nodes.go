@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/clusterd/clusterd/internal/tunnel"
 )
 
 // PublishDNS tells the cluster at which addresses a node's DNS server answers; none takes back what was told.
@@ -29,6 +31,7 @@ type Nodes struct {
 	own        string
 	publish    PublishDNS
 	log        *slog.Logger
+	came       func(node string)
 
 	queue    workqueue.TypedRateLimitingInterface[string]
 	store    cache.Store
@@ -41,15 +44,28 @@ func NewNodes(config *rest.Config, own string, publish PublishDNS, log *slog.Log
 	if err != nil {
 		return nil, fmt.Errorf("make the client for joined nodes: %w", err)
 	}
-	n := &Nodes{client: client, identities: identities{client: client, now: time.Now}, own: own, publish: publish, log: log}
+	n := &Nodes{client: client, identities: identities{client: client, now: time.Now}, own: own, publish: publish, log: log, came: func(string) {}}
 	n.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
 	n.store, n.informer = cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything()),
 		ObjectType:    &corev1.Node{},
-		Transform:     addressesOnly,
-		Handler:       changes(own, n.queue),
+		Transform:     kept,
+		Handler:       n.changes(),
 	})
 	return n, nil
+}
+
+// Follow has f, which must not block, called with the name of each joined node that comes. It has to be called before Run.
+func (n *Nodes) Follow(f func(node string)) { n.came = f }
+
+// Joined are the Nodes of other processes, as far as they are kept here.
+func (n *Nodes) Joined() (all []*corev1.Node) {
+	for _, o := range n.store.List() {
+		if node := o.(*corev1.Node); node.Name != n.own {
+			all = append(all, node)
+		}
+	}
+	return all
 }
 
 // Name is the component's name.
@@ -88,23 +104,40 @@ func (n *Nodes) follow(ctx context.Context, name string) error {
 	return n.publish(ctx, name, gateways(n.store, name))
 }
 
-// addressesOnly keeps of a Node what is looked at here.
-func addressesOnly(o any) (any, error) {
-	if n, ok := o.(*corev1.Node); ok {
-		return &corev1.Node{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}, Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}, nil
+// kept is what of a Node is looked at here.
+func kept(o any) (any, error) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
 	}
-	return o, nil
+	k := &corev1.Node{
+		TypeMeta:   n.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
+		Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
+		Status:     corev1.NodeStatus{Addresses: n.Status.Addresses},
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == tunnel.Condition {
+			k.Status.Conditions = append(k.Status.Conditions, c)
+		}
+	}
+	return k, nil
 }
 
 // changes puts the names of nodes that need to be looked at into the queue.
-func changes(own string, queue workqueue.TypedInterface[string]) cache.ResourceEventHandlerFuncs {
+func (n *Nodes) changes() cache.ResourceEventHandlerFuncs {
 	add := func(o any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil && key != own {
-			queue.Add(key)
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil && key != n.own {
+			n.queue.Add(key)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: add,
+		AddFunc: func(o any) {
+			add(o)
+			if node, ok := o.(*corev1.Node); ok && node.Name != n.own {
+				n.came(node.Name)
+			}
+		},
 		UpdateFunc: func(before, after any) {
 			if a, b := before.(*corev1.Node), after.(*corev1.Node); len(a.Spec.PodCIDRs) != len(b.Spec.PodCIDRs) {
 				add(after)

@@ -37,6 +37,8 @@ type Tunnels struct {
 	nodes Nodes
 	log   *slog.Logger
 
+	changed func(node string) // a node has got or lost its tunnel; not called with the lock held
+
 	mu     sync.Mutex
 	open   map[string]*tunnel.Server
 	news   chan struct{} // closed when there is another tunnel
@@ -45,7 +47,7 @@ type Tunnels struct {
 
 // New makes it without a tunnel.
 func New(nodes Nodes, log *slog.Logger) *Tunnels {
-	return &Tunnels{nodes: nodes, log: log, open: map[string]*tunnel.Server{}, news: make(chan struct{})}
+	return &Tunnels{nodes: nodes, log: log, changed: func(string) {}, open: map[string]*tunnel.Server{}, news: make(chan struct{})}
 }
 
 // Name is the component's name.
@@ -87,15 +89,21 @@ func (t *Tunnels) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		t.log.Warn("tunnel not made", "user", u.GetName(), "error", err)
 		return
 	}
-	node := strings.TrimPrefix(u.GetName(), nodePrefix)
+	t.hold(strings.TrimPrefix(u.GetName(), nodePrefix), s)
+}
+
+// hold keeps a node's tunnel until it ends.
+func (t *Tunnels) hold(node string, s *tunnel.Server) {
 	if !t.put(node, s) {
 		_ = s.Close()
 		return
 	}
 	t.log.Debug("tunnel made", "node", node)
+	t.changed(node)
 	<-s.Done()
 	t.remove(node, s)
 	t.log.Debug("tunnel ended", "node", node)
+	t.changed(node)
 }
 
 // upgrade takes the connection from the HTTP server.
@@ -135,6 +143,13 @@ func (t *Tunnels) remove(node string, s *tunnel.Server) {
 	if t.open[node] == s {
 		delete(t.open, node)
 	}
+}
+
+// has is whether a node has a tunnel.
+func (t *Tunnels) has(node string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open[node] != nil
 }
 
 // of is a node's tunnel, if it has one, and a channel that is closed when there is another tunnel, of whichever node.
