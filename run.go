@@ -117,6 +117,18 @@ func nodeAddresses(given []netip.Addr, pods, services []netip.Prefix) ([]netip.A
 	return chosen, nil
 }
 
+// currentAddresses are those that the host has now, if the first ones were found on it.
+func currentAddresses(first []netip.Addr, found bool) []netip.Addr {
+	if !found {
+		return first
+	}
+	now, err := hostos.Follow(first)
+	if err != nil {
+		return first // the next change is looked at again
+	}
+	return now
+}
+
 // proxyMode is how Services work here: as asked, or else by what the host has; empty when it has neither.
 func proxyMode(node options.Node, host hostos.Host) string {
 	switch {
@@ -192,7 +204,7 @@ func keepName(node options.Node, dir datadir.Dir, log *slog.Logger) error {
 		return fmt.Errorf("keep the node's name: %w", err)
 	}
 	if node.FormerName != "" {
-		log.Warn("the node has another name from now on: the Node of its former name stays NotReady, and its pods are moved, until you delete it",
+		log.Warn("the node has another name from now on; the Node of its former name stays NotReady until it is deleted",
 			"node", node.NodeName, "former", node.FormerName, "delete", "clusterd kubectl delete node "+node.FormerName)
 	}
 	return nil

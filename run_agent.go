@@ -91,7 +91,6 @@ func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *j
 	c.FollowIPs, c.Backend = found, cmp.Or(info.FlannelBackend, overlay.VXLAN) // an older server names none
 	c.ClusterCIDRs, c.ServiceCIDRs = info.ClusterCIDRs, info.ServiceCIDRs
 	c.ClusterDNS, c.ClusterDomain, c.DNS = info.ClusterDNS, info.ClusterDomain, info.DNS
-	c.APIServer = member.URL()
 	c.Files = agent.Files(member.Files())
 	node, err := agent.New(c, agent.Deps{
 		Dir: dir, Host: host, Bundle: programs, API: member.API, Log: log,
@@ -102,7 +101,7 @@ func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *j
 	}
 	tunnels := tunnel.New(tunnel.Config{
 		Servers: member.Balancer().Servers, Changes: member.Balancer().Changes(), Fallback: member.Fallback(), TLS: member.TLS,
-		Allowed: func(address string) bool { return ownAddress(address, c) },
+		Allowed: func(address string) bool { return ownAddress(address, node, c.ClusterCIDRs) },
 	}, log)
 	return lifecycle.Sequence("clusterd",
 		lifecycle.Parallel("base", member.Connections(), lifecycle.Sequence("runtime", payload(dir), node.Runtime())),
@@ -111,11 +110,12 @@ func composeNode(cfg agent.Command, dir datadir.Dir, host hostos.Host, member *j
 
 // ownAddress is whether a server may connect to an address by way of this node: to the node itself, which pods may share, and to
 // pods.
-func ownAddress(address string, node agent.Config) bool {
+func ownAddress(address string, node *agent.Agent, pods []netip.Prefix) bool {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return false
 	}
-	pods := func(p netip.Prefix) bool { return p.Contains(at.Addr()) }
-	return slices.Contains(node.NodeIPs, at.Addr()) || slices.ContainsFunc(node.ClusterCIDRs, pods)
+	own, err := node.Addresses()
+	return err == nil && slices.Contains(own, at.Addr()) ||
+		slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(at.Addr()) })
 }

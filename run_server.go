@@ -97,7 +97,8 @@ func compose(cfg *server.Config, dir datadir.Dir, host hostos.Host, log *slog.Lo
 	}
 	certs := pki.Dir(dir.ServerTLS())
 	srv, err := server.New(*cfg, server.Deps{
-		Dir: dir, PKI: certs, Transport: transport, NodeIPs: cfg.NodeIPs, PublishDNS: publishDNS, OwnLinks: agent.Links, Version: cli.Version(), Log: log,
+		Dir: dir, PKI: certs, Transport: transport, PublishDNS: publishDNS, OwnLinks: agent.Links, Version: cli.Version(), Log: log,
+		NodeIPs: func() []netip.Addr { return currentAddresses(cfg.NodeIPs, found) }, AddressChanges: hostos.AddressChanges,
 	})
 	if err != nil {
 		return nil, err
@@ -135,7 +136,6 @@ func agentConfig(cfg server.Config, host hostos.Host, srv *server.Server, certs 
 	c.ClusterDNS, c.ClusterDomain = cfg.ClusterDNS, cfg.ClusterDomain
 	c.DNS = !slices.Contains(cfg.Disable, "dns")
 	c.KubeletWait = srv.ControllersBuilt()
-	c.APIServer = server.LocalURL(cfg)
 	c.Files = agent.Files(server.LocalNodeFiles(certs))
 	return c
 }

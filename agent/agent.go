@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -57,16 +56,14 @@ type Config struct {
 	KubeletArgs   []string
 	ProxyArgs     []string
 	KubeletWait   <-chan struct{} // optional: closed when the kubelet may be made
-	APIServer     string          // URL, for what cannot reach the API in process
 	Files         Files
 	Debug         bool
 }
 
 // Files are the paths of the node's certificates and keys, PEM; somebody else keeps them valid.
 type Files struct {
-	ClientCA, ServerCA      string
+	ClientCA                string
 	ServingCert, ServingKey string
-	ProxyCert, ProxyKey     string
 }
 
 // Deps are what a node is given by the process it runs in.
@@ -116,7 +113,7 @@ func New(cfg Config, d Deps) (*Agent, error) {
 	p.Add(err)
 	kub, err := kubelet.New(a.kubeletConfig(conf), d.Log)
 	p.Add(err)
-	a.loops = []lifecycle.Component{kub}
+	a.loops = []lifecycle.Component{kub, lifecycle.Func("node addresses", a.followAddresses)}
 	if cfg.ProxyMode != "" {
 		prx, err := proxy.New(a.proxyConfig(), d.Log)
 		p.Add(err)
@@ -189,23 +186,12 @@ func (a *Agent) overlayConfig(pods overlay.Pods) overlay.Config {
 		Backend:      a.cfg.Backend,
 		NodeName:     a.cfg.NodeName,
 		ClusterCIDRs: a.cfg.ClusterCIDRs,
-		Addresses:    a.addresses,
+		Addresses:    a.Addresses,
 		External:     a.cfg.ExternalIPs,
 		Pods:         pods,
 		Nodes:        a.nodes,
 		Self:         a.node,
 	}
-}
-
-// addresses are the node's as they are now, those of the families that pods have.
-func (a *Agent) addresses() ([]netip.Addr, error) {
-	if !a.cfg.FollowIPs {
-		return a.cfg.NodeIPs, nil
-	}
-	all, err := hostos.NodeAddresses()
-	return slices.DeleteFunc(all, func(ip netip.Addr) bool {
-		return !slices.ContainsFunc(a.cfg.ClusterCIDRs, func(c netip.Prefix) bool { return c.Addr().Is4() == ip.Is4() })
-	}), err
 }
 
 func (a *Agent) kubeletConfig(conf *rest.Config) kubelet.Config {
@@ -249,10 +235,7 @@ func (a *Agent) proxyConfig() proxy.Config {
 		NodeName:     a.cfg.NodeName,
 		Mode:         a.cfg.ProxyMode,
 		ClusterCIDRs: a.cfg.ClusterCIDRs,
-		Server:       a.cfg.APIServer,
-		CA:           a.cfg.Files.ServerCA,
-		Cert:         a.cfg.Files.ProxyCert,
-		Key:          a.cfg.Files.ProxyKey,
+		RESTConfig:   a.d.API(inproc.User(user.KubeProxy), "kube-proxy"),
 		Kubeconfig:   a.d.Dir.ProxyKubeconfig(),
 		Args:         a.cfg.ProxyArgs,
 		NodeKnown: func(ctx context.Context) error {

@@ -27,7 +27,6 @@ const (
 	clientAdmin    = "client-admin"
 	clientKubelet  = "client-kube-apiserver"
 	clientProxy    = "client-auth-proxy"
-	clientServices = "client-kube-proxy"
 )
 
 // renewInterval is how often certificates are looked at, besides whenever the machine's addresses or its clock have changed.
@@ -121,7 +120,6 @@ func (c *certificates) clients() []pki.Leaf {
 	return []pki.Leaf{
 		client(clientAdmin, pki.ClientCA, "system:admin", user.SystemPrivilegedGroup),
 		client(clientKubelet, pki.ClientCA, apiserver.KubeletUser),
-		client(clientServices, pki.ClientCA, user.KubeProxy),
 		client(clientProxy, pki.RequestHeaderCA, "system:auth-proxy"),
 	}
 }
@@ -191,17 +189,14 @@ func files(p pki.Dir) apiserver.Files {
 
 // NodeFiles are the certificates of the node that shares the server's process.
 type NodeFiles struct {
-	ClientCA, ServerCA      string
+	ClientCA                string
 	ServingCert, ServingKey string
-	ProxyCert, ProxyKey     string
 }
 
 // LocalNodeFiles are the paths of the local node's certificates, which the server issues and renews.
 func LocalNodeFiles(p pki.Dir) NodeFiles {
 	var f NodeFiles
 	f.ClientCA, _ = p.Path(pki.ClientCA)
-	f.ServerCA, _ = p.Path(pki.ServerCA)
 	f.ServingCert, f.ServingKey = p.Path(servingKubelet)
-	f.ProxyCert, f.ProxyKey = p.Path(clientServices)
 	return f
 }

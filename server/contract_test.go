@@ -52,7 +52,7 @@ func plane(t *testing.T) (Config, Deps) {
 		ClusterDomain:        "cluster.local",
 		WriteKubeconfig:      filepath.Join(root, "etc", "kubeconfig.yaml"), WriteKubeconfigMode: 0o600,
 	}
-	return cfg, Deps{Dir: dir, PKI: pki.Dir(dir.ServerTLS()), Transport: &inproc.Transport{}, NodeIPs: []netip.Addr{local}, Log: slog.New(slog.DiscardHandler)}
+	return cfg, Deps{Dir: dir, PKI: pki.Dir(dir.ServerTLS()), Transport: &inproc.Transport{}, NodeIPs: func() []netip.Addr { return []netip.Addr{local} }, Log: slog.New(slog.DiscardHandler)}
 }
 
 func freePort(t *testing.T) int {

@@ -53,7 +53,7 @@ func TestClockIsSetWhileRunning(t *testing.T) {
 	clock := make(chan struct{})
 	c := newCertificates(
 		Config{Node: options.Node{NodeName: "n"}, ClusterDomain: "cluster.local", WriteKubeconfig: filepath.Join(dir, "kubeconfig"), WriteKubeconfigMode: 0o600},
-		Deps{PKI: pki.Dir(filepath.Join(dir, "tls")), NodeIPs: []netip.Addr{netip.MustParseAddr("192.168.7.5")}, Log: slog.New(slog.DiscardHandler)})
+		Deps{PKI: pki.Dir(filepath.Join(dir, "tls")), NodeIPs: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.7.5")} }, Log: slog.New(slog.DiscardHandler)})
 	c.clockChanges = func(context.Context) (<-chan struct{}, error) { return clock, nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan struct{}), make(chan error, 1)

@@ -20,6 +20,7 @@ func joinConfig(cfg Config, d Deps) join.Config {
 		RESTConfig:    d.Transport.Config(Admin(), "clusterd/join"),
 		TokenFile:     d.Dir.ServerToken(),
 		NodeTokenFile: d.Dir.NodeToken(),
+		Changes:       d.AddressChanges,
 		Info:          func() (protocol.Info, error) { return info(cfg, d) },
 		Taken:         func(address string) bool { return taken(cfg, d, address) },
 	}
@@ -71,6 +72,6 @@ func taken(cfg Config, d Deps, address string) bool {
 		return true
 	}
 	a = a.Unmap()
-	return a.IsLoopback() || a == advertise(cfg, d) || slices.Contains(d.NodeIPs, a) ||
+	return a.IsLoopback() || a == advertise(cfg, d) || slices.Contains(d.NodeIPs(), a) ||
 		slices.ContainsFunc(cfg.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,8 +31,10 @@ type Deps struct {
 	Dir       datadir.Dir
 	PKI       pki.Dir
 	Transport *inproc.Transport
-	// NodeIPs are the addresses of this machine, the primary one first.
-	NodeIPs []netip.Addr
+	// NodeIPs are the addresses that this machine has at that moment, the primary one first.
+	NodeIPs func() []netip.Addr
+	// AddressChanges tells when they may be others; optional.
+	AddressChanges func(context.Context) (<-chan struct{}, error)
 	// PublishDNS tells the cluster where the DNS servers of joined nodes answer.
 	PublishDNS join.PublishDNS
 	// OwnLinks are the network interfaces that the node makes; their addresses are not the machine's.
@@ -120,7 +123,8 @@ func apiserverConfig(cfg Config, d Deps, store store, to access) apiserver.Confi
 	c := apiserver.Config{
 		BindAddress:      cfg.BindAddress,
 		Port:             cfg.HTTPSListenPort,
-		AdvertiseAddress: advertise(cfg, d),
+		AdvertiseAddress: func() netip.Addr { return advertise(cfg, d) },
+		AddressChanges:   d.AddressChanges,
 		ServiceCIDRs:     cfg.ServiceCIDRs,
 		NodePorts:        cfg.ServiceNodePortRange.String(),
 		ClusterDomain:    cfg.ClusterDomain,
@@ -147,7 +151,7 @@ func advertise(cfg Config, d Deps) netip.Addr {
 	case cfg.BindAddress.IsValid() && !cfg.BindAddress.IsUnspecified() && !cfg.BindAddress.IsLoopback():
 		return cfg.BindAddress
 	}
-	return d.NodeIPs[0]
+	return d.NodeIPs()[0]
 }
 
 func controllersConfig(cfg Config, d Deps) controllers.Config {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/clusterd/clusterd/internal/tunnel"
 )
 
 // Balancer leads connections to a local port on to one of the servers: to the one that was reached last, and to the next
@@ -23,13 +25,12 @@ type Balancer struct {
 
 	mu      sync.Mutex
 	servers []string // the one that was reached last first
+	only    bool     // the fallback was reached last, when none of the servers was
 	open    map[net.Conn]bool
 }
 
-const (
-	serverTimeout = 5 * time.Second
-	noticeLoss    = 5 * time.Second
-)
+// serverTimeout is how long a server may take to answer.
+const serverTimeout = 5 * time.Second
 
 // NewBalancer makes a balancer. The fallback, host and port, is tried when none of the servers can be reached.
 func NewBalancer(at netip.AddrPort, servers []string, fallback string, log *slog.Logger) *Balancer {
@@ -43,6 +44,7 @@ func (b *Balancer) URL() string { return "https://" + b.at.String() }
 func (b *Balancer) SetServers(servers []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.only = b.only && !slices.ContainsFunc(servers, func(s string) bool { return !slices.Contains(b.servers, s) }) // new ones are tried
 	if len(b.servers) > 0 && slices.Contains(servers, b.servers[0]) {
 		servers = append([]string{b.servers[0]}, slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == b.servers[0] })...)
 	}
@@ -120,15 +122,15 @@ func (b *Balancer) serve(ctx context.Context, client net.Conn) {
 // dial connects to the first server that answers.
 func (b *Balancer) dial(ctx context.Context) (net.Conn, error) {
 	b.mu.Lock()
-	candidates := slices.Clone(b.servers)
+	candidates := b.candidates()
 	b.mu.Unlock()
-	if !slices.Contains(candidates, b.fallback) {
-		candidates = append(candidates, b.fallback)
-	}
-	d := net.Dialer{Timeout: serverTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: noticeLoss, Interval: noticeLoss, Count: 2}}
+	d := net.Dialer{Timeout: serverTimeout}
 	var errs []error
 	for i, s := range candidates {
 		c, err := d.DialContext(ctx, "tcp", s)
+		if err == nil {
+			err = tunnel.Watch(c)
+		}
 		if err == nil {
 			if i > 0 {
 				b.prefer(s)
@@ -140,10 +142,26 @@ func (b *Balancer) dial(ctx context.Context) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// prefer moves a server to the front, unless it is the fallback only.
+// candidates are the servers, and the fallback if it is none of them: after them, or before them if it alone was reached last,
+// since each that does not answer takes its time.
+func (b *Balancer) candidates() []string {
+	switch {
+	case slices.Contains(b.servers, b.fallback):
+		return slices.Clone(b.servers)
+	case b.only:
+		return append([]string{b.fallback}, b.servers...)
+	}
+	return append(slices.Clone(b.servers), b.fallback)
+}
+
+// prefer has a server tried first from now on.
 func (b *Balancer) prefer(server string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	was := b.only
+	if b.only = !slices.Contains(b.servers, server); b.only && !was {
+		b.log.Info("connected by the URL that was joined by: the server's own address is not reached", "server", server)
+	}
 	if i := slices.Index(b.servers, server); i > 0 {
 		b.servers = append([]string{server}, slices.Delete(b.servers, i, i+1)...)
 		b.log.Info("connected to another server", "server", server)

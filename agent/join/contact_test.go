@@ -188,6 +188,7 @@ func TestBalancerMovesOn(t *testing.T) {
 	reach("second")
 	_ = second.Close()
 	reach("fallback")
+	reach("fallback") // and at once: the others are not waited for again
 	third := echo(t, "third")
 	b.SetServers([]string{third.Addr().String()})
 	reach("third")

@@ -28,17 +28,15 @@ func (m *Member) URL() string { return m.balancer.URL() }
 
 // Files are the paths of certificates and keys, PEM.
 type Files struct {
-	ClientCA, ServerCA      string
+	ClientCA                string
 	ServingCert, ServingKey string
-	ProxyCert, ProxyKey     string
 }
 
 // Files are the node's.
 func (m *Member) Files() Files {
 	return Files{
-		ClientCA: m.path("client-ca.crt"), ServerCA: m.path("server-ca.crt"),
+		ClientCA:    m.path("client-ca.crt"),
 		ServingCert: m.path("serving-kubelet.crt"), ServingKey: m.path("serving-kubelet.key"),
-		ProxyCert: m.path("client-kube-proxy.crt"), ProxyKey: m.path("client-kube-proxy.key"),
 	}
 }
 
@@ -81,7 +79,7 @@ func (m *Member) Loops() []lifecycle.Component {
 }
 
 // Certificates are looked at when they are due, when the machine's addresses or clock have changed, and after a renewal that
-// did not work.
+// did not work, at first soon and at last as rarely as lookAgain.
 const (
 	lookAgain = time.Minute
 	longest   = 24 * time.Hour // timers that are longer may be fooled by a sleeping machine
@@ -93,7 +91,7 @@ func (m *Member) keepCertificates(ctx context.Context, ready func()) error {
 	if err := follow(ctx, kick); err != nil {
 		return err
 	}
-	said := ""
+	said, again := "", firstRetry
 	for {
 		wait, err := m.renew(ctx)
 		if err != nil && ctx.Err() == nil && err.Error() != said {
@@ -101,7 +99,9 @@ func (m *Member) keepCertificates(ctx context.Context, ready func()) error {
 			m.log.Warn("certificates not renewed, trying again", "error", err)
 		}
 		if err == nil {
-			said = ""
+			said, again = "", firstRetry
+		} else {
+			wait, again = again, min(2*again, lookAgain)
 		}
 		select {
 		case <-ctx.Done():

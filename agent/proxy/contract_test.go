@@ -109,7 +109,7 @@ func newProxy(t *testing.T, s *kubeapi.Server) *Proxy {
 	c := testConfig()
 	c.ClusterCIDRs = c.ClusterCIDRs[:1]
 	c.Kubeconfig = filepath.Join(t.TempDir(), "kube-proxy.yaml")
-	c.Server, c.CA, c.Cert, c.Key = s.Config().Host, "", "", ""
+	c.RESTConfig = s.Config()
 	c.Args = []string{fmt.Sprintf("healthz-bind-address=127.0.0.1:%d", freePort(t)), fmt.Sprintf("metrics-bind-address=127.0.0.1:%d", freePort(t))}
 	p, err := New(c, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -15,11 +15,8 @@ func testConfig() Config {
 		NodeName:     "one",
 		Mode:         "nftables",
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("fd42::/48")},
-		Server:       "https://127.0.0.1:6443",
-		CA:           "/tls/server-ca.crt",
-		Cert:         "/tls/client-kube-proxy.crt", Key: "/tls/client-kube-proxy.key",
-		Kubeconfig: "/tls/kube-proxy.yaml",
-		NodeKnown:  func(context.Context) error { return nil },
+		Kubeconfig:   "/tls/kube-proxy.yaml",
+		NodeKnown:    func(context.Context) error { return nil },
 	}
 }
 
@@ -27,7 +24,7 @@ func testConfig() Config {
 // looked at.
 func TestArguments(t *testing.T) {
 	testkit.Golden(t, "args.txt", strings.Join(args(testConfig()), "\n")+"\n")
-	testkit.Golden(t, "kubeconfig.yaml", string(kubeconfig(testConfig())))
+	testkit.Golden(t, "kubeconfig.yaml", string(kubeconfig("https://127.0.0.1:1234", []byte("certificate"), "secret")))
 }
 
 func TestWrongArguments(t *testing.T) {

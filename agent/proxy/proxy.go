@@ -1,19 +1,22 @@
 // Package proxy makes Services work on the node. For the time being that is upstream's kube-proxy, run in the process.
 //
-// It promises: the mode that is asked for, /proxyMode and /metrics on 127.0.0.1:10249 and health on 127.0.0.1:10256. It
-// reaches the API over TLS, since kube-proxy takes no client. kube-proxy needs the host's nft or iptables program, and does
-// not end before the process does.
+// It promises: the mode that is asked for, /proxyMode and /metrics on 127.0.0.1:10249 and health on 127.0.0.1:10256, and that
+// neither another address of the node nor a deleted Node ends it. kube-proxy needs the host's nft or iptables program, and
+// does not end before the process does.
 package proxy
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/cmd/kube-proxy/app"
 
 	"github.com/clusterd/clusterd/internal/atomicfile"
@@ -25,11 +28,9 @@ type Config struct {
 	NodeName     string
 	Mode         string // nftables or iptables
 	ClusterCIDRs []netip.Prefix
-	Server       string   // the API server's URL
-	CA           string   // PEM file: signs the API server's certificate
-	Cert, Key    string   // PEM files of system:kube-proxy; followed when they are renewed
-	Kubeconfig   string   // where kube-proxy's kubeconfig is written
-	Args         []string // optional: the user's key=value flags for kube-proxy
+	RESTConfig   *rest.Config // acts as system:kube-proxy
+	Kubeconfig   string       // where kube-proxy's kubeconfig is written
+	Args         []string     // optional: the user's key=value flags for kube-proxy
 	// NodeKnown blocks until the Node has its addresses; its only error is that of ctx. kube-proxy would wait for them too,
 	// but end the process when it is stopped meanwhile.
 	NodeKnown func(ctx context.Context) error
@@ -88,25 +89,26 @@ func args(c Config) []string {
 		"hostname-override=" + c.NodeName,
 		"kubeconfig=" + c.Kubeconfig,
 		"metrics-bind-address=127.0.0.1:10249",
+		"nodeport-addresses=all", // the default of nftables is the address that the node has at the start
 		"proxy-mode=" + c.Mode,
 	}
 }
 
-// kubeconfig names the certificate files instead of holding them: client-go reads a file again when it has been renewed.
-func kubeconfig(c Config) []byte {
+// kubeconfig leads to the feed.
+func kubeconfig(server string, ca []byte, secret string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 clusters:
 - name: local
-  cluster: {server: %q, certificate-authority: %q}
+  cluster: {server: %q, certificate-authority-data: %s}
 users:
 - name: kube-proxy
-  user: {client-certificate: %q, client-key: %q}
+  user: {token: %q}
 contexts:
 - name: local
   context: {cluster: local, user: kube-proxy}
 current-context: local
-`, c.Server, c.CA, c.Cert, c.Key)
+`, server, base64.StdEncoding.EncodeToString(ca), secret)
 }
 
 // Name is the component's name.
@@ -114,8 +116,8 @@ func (p *Proxy) Name() string { return "service proxy" }
 
 // Run proxies until ctx ends. It is ready at once: rules follow the Services whenever these come.
 func (p *Proxy) Run(ctx context.Context, ready func()) error {
-	if err := atomicfile.Write(p.cfg.Kubeconfig, 0o600, kubeconfig(p.cfg)); err != nil {
-		return fmt.Errorf("write kube-proxy's kubeconfig: %w", err)
+	if err := p.feed(ctx); err != nil {
+		return err
 	}
 	ready()
 	if p.cfg.NodeKnown(ctx) != nil {
@@ -132,4 +134,25 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// feed serves kube-proxy its API until ctx ends.
+func (p *Proxy) feed(ctx context.Context) error {
+	f, err := newFeed(p.cfg.RESTConfig, p.log)
+	if err != nil {
+		return err
+	}
+	c, ca, err := newCertificate()
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for kube-proxy: %w", err)
+	}
+	if err := atomicfile.Write(p.cfg.Kubeconfig, 0o600, kubeconfig("https://"+l.Addr().String(), ca, f.secret)); err != nil {
+		return errors.Join(fmt.Errorf("write kube-proxy's kubeconfig: %w", err), l.Close())
+	}
+	go f.serve(ctx, l, c)
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/pki"
+	"github.com/clusterd/clusterd/internal/testkit/lab"
 )
 
 // testNodeProxy reads the kubelet by way of the API server.
@@ -71,16 +72,25 @@ func (s *suite) testProxyMode(t *testing.T) {
 // serving returns the certificate that a port of the node shows.
 func (s *suite) serving(t *testing.T, port string) *x509.Certificate {
 	t.Helper()
-	conn, err := s.Node.Network().DialContext(t.Context(), "tcp", s.Node.Addr()+":"+port)
+	c, err := shown(t.Context(), s.Node, port)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// shown is the certificate that a port of a node shows.
+func shown(ctx context.Context, node *lab.Node, port string) (*x509.Certificate, error) {
+	conn, err := node.Network().DialContext(ctx, "tcp", node.Addr()+":"+port)
+	if err != nil {
+		return nil, err
+	}
 	defer conn.Close()
 	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
-	if err := client.HandshakeContext(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, err
 	}
-	return client.ConnectionState().PeerCertificates[0]
+	return client.ConnectionState().PeerCertificates[0], nil
 }
 
 // testCertificates looks at what the API server and the kubelet show, and at who may read the kubeconfig.

@@ -53,8 +53,8 @@ func (b buffered) Read(p []byte) (int, error) { return b.ahead.Read(p) }
 // NetConn is the connection below.
 func (b buffered) NetConn() net.Conn { return b.Conn }
 
-// watchful makes the kernel give a TCP connection up after Silence, whether data are under way or not.
-func watchful(c net.Conn) error {
+// Watch makes the kernel give a TCP connection up after Silence, whether data are under way or not.
+func Watch(c net.Conn) error {
 	for {
 		inner, ok := c.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -86,7 +86,7 @@ func watchful(c net.Conn) error {
 
 func config() *yamux.Config {
 	c := yamux.DefaultConfig()
-	c.EnableKeepAlive = false // see watchful
+	c.EnableKeepAlive = false // see Watch
 	c.ConnectionWriteTimeout = Silence
 	c.StreamOpenTimeout = openTimeout
 	c.StreamCloseTimeout = openTimeout // a server that has hung up does not take what the node still sends
@@ -99,7 +99,7 @@ type Server struct{ session *yamux.Session }
 
 // NewServer takes over a connection that was upgraded.
 func NewServer(c net.Conn) (*Server, error) {
-	if err := watchful(c); err != nil {
+	if err := Watch(c); err != nil {
 		return nil, err
 	}
 	s, err := yamux.Client(c, config())
@@ -163,7 +163,7 @@ func line(r io.Reader) (string, error) {
 
 // Serve is the node's end: it makes the connections that the server asks for with dial, until the tunnel ends.
 func Serve(c net.Conn, dial func(address string) (net.Conn, error)) error {
-	if err := watchful(c); err != nil {
+	if err := Watch(c); err != nil {
 		return err
 	}
 	s, err := yamux.Server(c, config())

@@ -144,6 +144,8 @@ var expectedLines = []string{
 	"Failed to prepare to list latest changes",
 	"Failed to ping database connection",
 	"etcdserver: unhealthy cluster",
+	// The node has another address than at the start, which the kubelet leaves to us to write down.
+	"not found in the host's network interfaces",
 	// The directory of static pods is empty.
 	"The manifest file is empty, ignoring.",
 }

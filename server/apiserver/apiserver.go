@@ -33,14 +33,17 @@ import (
 
 // Config is what the API server is made from. All fields are required unless marked optional.
 type Config struct {
-	BindAddress      netip.Addr
-	Port             int
-	AdvertiseAddress netip.Addr // where clients inside the cluster reach it: the endpoint of the Service kubernetes
-	ServiceCIDRs     []netip.Prefix
-	NodePorts        string // a range like 30000-32767
-	ClusterDomain    string
-	Files            Files
-	Args             []string // optional: the user's key=value flags for kube-apiserver
+	BindAddress netip.Addr
+	Port        int
+	// AdvertiseAddress is where clients inside the cluster reach it at that moment: the endpoint of the Service kubernetes.
+	AdvertiseAddress func() netip.Addr
+	// AddressChanges tells when that may be another one; optional.
+	AddressChanges func(context.Context) (<-chan struct{}, error)
+	ServiceCIDRs   []netip.Prefix
+	NodePorts      string // a range like 30000-32767
+	ClusterDomain  string
+	Files          Files
+	Args           []string // optional: the user's key=value flags for kube-apiserver
 
 	// Datastore makes clients of the store that the server keeps its objects in, unless they are in Etcd.
 	Datastore func() (*kubernetes.Client, error)
@@ -141,7 +144,7 @@ func etcdArgs(c Config) []string {
 // args are the flags that make kube-apiserver ours.
 func args(c Config) []string {
 	return append(etcdArgs(c),
-		"advertise-address="+c.AdvertiseAddress.String(),
+		"advertise-address="+c.AdvertiseAddress().String(),
 		"allow-privileged=true",
 		"authorization-mode=Node,RBAC",
 		"bind-address="+c.BindAddress.String(),
@@ -232,7 +235,9 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 		auth.Authenticator = limitAnonymous(auth.Authenticator)
 	}
 	auth.Authenticator = inproc.Authenticator(auth.Authenticator)
-	config.KubeAPIs.Extra.EndpointReconcilerConfig.Interval = endpointInterval
+	if err := s.keepEndpoint(ctx, config); err != nil {
+		return nil, err
+	}
 	s.extend(config.Aggregator.GenericConfig)
 	complete, err := config.Complete()
 	if err != nil {
@@ -246,6 +251,25 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 		agg.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, h)
 	}
 	return agg, s.addKubeletHook(agg.GenericAPIServer)
+}
+
+// keepEndpoint has the endpoint of the Service kubernetes follow the server's address until ctx ends.
+func (s *Server) keepEndpoint(ctx context.Context, c *app.Config) error {
+	e, err := newEndpoint(c.KubeAPIs.ControlPlane.Generic.LoopbackClientConfig, s.cfg.AdvertiseAddress, s.log)
+	if err != nil {
+		return err
+	}
+	c.KubeAPIs.Extra.EndpointReconcilerConfig.Interval = endpointInterval
+	c.KubeAPIs.Extra.EndpointReconcilerConfig.Reconciler = e
+	if s.cfg.AddressChanges == nil {
+		return nil
+	}
+	changes, err := s.cfg.AddressChanges(ctx)
+	if err != nil {
+		return err
+	}
+	go e.follow(ctx, changes)
+	return nil
 }
 
 // extend puts what the configuration adds to the API into the chain of handlers.

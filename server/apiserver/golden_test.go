@@ -15,7 +15,7 @@ func golden() Config {
 	return Config{
 		BindAddress:      netip.MustParseAddr("0.0.0.0"),
 		Port:             6443,
-		AdvertiseAddress: netip.MustParseAddr("192.0.2.5"),
+		AdvertiseAddress: func() netip.Addr { return netip.MustParseAddr("192.0.2.5") },
 		ServiceCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("fd43::/112")},
 		NodePorts:        "30000-32767",
 		ClusterDomain:    "cluster.local",

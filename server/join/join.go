@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,7 @@ import (
 	"github.com/clusterd/clusterd/internal/token"
 )
 
-// Config is what the component is made from. All fields are required.
+// Config is what the component is made from. All fields are required unless marked.
 type Config struct {
 	// RESTConfig acts as the administrator.
 	RESTConfig *rest.Config
@@ -30,6 +31,8 @@ type Config struct {
 	TokenFile, NodeTokenFile string
 	// Info describes the cluster. It may be called once the server's certificates are there.
 	Info func() (join.Info, error)
+	// Changes tells when Info may be another one; optional.
+	Changes func(context.Context) (<-chan struct{}, error)
 	// Taken are the addresses, and Names the DNS names, that are not a node's.
 	Taken func(address string) bool
 }
@@ -58,18 +61,36 @@ const retryInterval = 2 * time.Second
 
 // Run is ready when nodes can join.
 func (j *Joining) Run(ctx context.Context, ready func()) error {
+	j.insist(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if j.cfg.Changes != nil {
+		changes, err := j.cfg.Changes(ctx)
+		if err != nil {
+			return err
+		}
+		var following sync.WaitGroup
+		defer following.Wait()
+		following.Go(func() {
+			for range changes {
+				j.insist(ctx)
+			}
+		})
+	}
+	return newApprover(j.client, j.cfg.Taken, j.log).run(ctx, ready)
+}
+
+// insist publishes again and again until that has worked.
+func (j *Joining) insist(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := j.publish(ctx)
 		if err == nil {
-			break
+			return
 		}
 		j.log.Debug("nodes cannot join yet", "error", err)
 		pause(ctx, retryInterval)
 	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	return newApprover(j.client, j.cfg.Taken, j.log).run(ctx, ready)
 }
 
 // publish puts everything in the API that a joining node needs.

@@ -153,6 +153,15 @@ func (n *Node) Heal(ctx context.Context) error {
 	return err
 }
 
+// Move gives the node another address on the lab's network. Addr is that from then on.
+func (n *Node) Move(ctx context.Context, address string) error {
+	if _, err := n.lab.run(ctx, "move", n.name, address); err != nil {
+		return err
+	}
+	n.addr = address
+	return nil
+}
+
 // Down ends everything in the node and removes it with its data.
 func (n *Node) Down(ctx context.Context) error {
 	_, err := n.lab.run(ctx, "down", n.name)
