@@ -18,6 +18,7 @@ import (
 	"github.com/clusterd/clusterd/internal/pki"
 	"github.com/clusterd/clusterd/internal/snapshot"
 	"github.com/clusterd/clusterd/internal/token"
+	"github.com/clusterd/clusterd/internal/twice"
 	"github.com/clusterd/clusterd/server"
 )
 
@@ -57,6 +58,9 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := dir.PrepareServer(); err != nil {
 		return err
 	}
+	if err := restoreCopies(dir, log); err != nil {
+		return err
+	}
 	if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
 		return err
 	}
@@ -67,7 +71,27 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	}
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
-	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: stages(log, func(after string) { welcome(cfg, after, log) }), StopTimeout: stopTimeout, Log: log})
+	ready := stages(log, func(after string) {
+		if err := twice.Save(dir.ServerCopies(), lasting(dir)...); err != nil {
+			log.Warn("what cannot be made again is not kept twice", "error", err)
+		}
+		welcome(cfg, after, log)
+	})
+	return lifecycle.Run(ctx, root, lifecycle.Options{Ready: ready, StopTimeout: stopTimeout, Log: log})
+}
+
+// lasting are the server's files that every client and node of the cluster depends on.
+func lasting(dir datadir.Dir) []string {
+	return append(pki.Dir(dir.ServerTLS()).Lasting(), dir.ServerToken())
+}
+
+// restoreCopies gives back those of them that a power cut has emptied.
+func restoreCopies(dir datadir.Dir, log *slog.Logger) error {
+	restored, err := twice.Restore(dir.ServerCopies(), lasting(dir)...)
+	for _, file := range restored {
+		log.Warn("a file was empty, as after a power cut: it is given back from its second copy", "file", file)
+	}
+	return err
 }
 
 // finishRestore does what a restore of a snapshot that was interrupted has left to do.

@@ -65,6 +65,18 @@ func (c certificate) valid(now time.Time) bool {
 
 // load reads the certificate and checks that it is the one that is wanted and belongs to the key.
 func (c certificate) load() (*x509.Certificate, error) {
+	cert, err := c.pair()
+	if err != nil {
+		return nil, err
+	}
+	if cert.Subject.CommonName != c.user || !slices.Equal(cert.DNSNames, c.dns) || !slices.Equal(addresses(cert.IPAddresses), c.ips) {
+		return nil, errors.New("of another subject")
+	}
+	return cert, nil
+}
+
+// pair reads the certificate and checks that it belongs to the key.
+func (c certificate) pair() (*x509.Certificate, error) {
 	data, err := os.ReadFile(c.cert)
 	if err != nil {
 		return nil, err
@@ -81,12 +93,8 @@ func (c certificate) load() (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	public, ok := key.Public().(*ecdsa.PublicKey)
-	switch {
-	case !ok || !public.Equal(cert.PublicKey):
+	if public, ok := key.Public().(*ecdsa.PublicKey); !ok || !public.Equal(cert.PublicKey) {
 		return nil, errors.New("of another key")
-	case cert.Subject.CommonName != c.user || !slices.Equal(cert.DNSNames, c.dns) || !slices.Equal(addresses(cert.IPAddresses), c.ips):
-		return nil, errors.New("of another subject")
 	}
 	return cert, nil
 }

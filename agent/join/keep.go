@@ -18,6 +18,7 @@ import (
 	"github.com/clusterd/clusterd/internal/hostos"
 	"github.com/clusterd/clusterd/internal/join"
 	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/twice"
 )
 
 // Info is what the node knows of its cluster.
@@ -88,7 +89,7 @@ const (
 func (m *Member) keepCertificates(ctx context.Context, ready func()) error {
 	ready()
 	kick := make(chan struct{}, 1)
-	if err := follow(ctx, kick); err != nil {
+	if err := m.follow(ctx, kick); err != nil {
 		return err
 	}
 	said, again := "", firstRetry
@@ -113,7 +114,7 @@ func (m *Member) keepCertificates(ctx context.Context, ready func()) error {
 }
 
 // follow sends to kick when what certificates depend on has changed.
-func follow(ctx context.Context, kick chan<- struct{}) error {
+func (m *Member) follow(ctx context.Context, kick chan<- struct{}) error {
 	changes, err := hostos.AddressChanges(ctx)
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func follow(ctx context.Context, kick chan<- struct{}) error {
 		}
 	}
 	go each(changes)
-	if clock, err := hostos.ClockChanges(ctx); err == nil {
+	if clock, err := m.clockChanges(ctx); err == nil {
 		go each(clock)
 	}
 	return nil
@@ -139,7 +140,7 @@ func (m *Member) renew(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return lookAgain, err
 	}
-	now := time.Now()
+	now := m.now()
 	next := now.Add(longest)
 	for _, c := range append(m.fixed(), serving) {
 		until := c.lasts(now)
@@ -155,13 +156,16 @@ func (m *Member) renew(ctx context.Context) (time.Duration, error) {
 			return lookAgain, err
 		}
 		m.log.Info("certificate renewed", "user", c.user, "file", c.cert)
+		if err := twice.Save(m.cfg.Dir.AgentCopies(), m.lasting()...); err != nil {
+			return lookAgain, err
+		}
 	}
-	return time.Until(next), nil
+	return next.Sub(now), nil
 }
 
 // renewer is who asks for certificates: the node itself, or, if its certificate has ended, the holder of the token.
 func (m *Member) renewer() *rest.Config {
-	if t, err := join.Parse(m.cfg.Token); err == nil && !m.kubelet().valid(time.Now()) {
+	if t, err := join.Parse(m.cfg.Token); err == nil && !m.kubelet().valid(m.now()) {
 		return m.at(m.URL(), rest.TLSClientConfig{}, t.Bearer())
 	}
 	return m.at(m.URL(), m.identity(m.kubelet()), "")

@@ -28,6 +28,7 @@ import (
 	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/hostos"
 	"github.com/clusterd/clusterd/internal/join"
+	"github.com/clusterd/clusterd/internal/twice"
 )
 
 // Config is what a node joins with.
@@ -54,6 +55,9 @@ type Member struct {
 	record   record
 	balancer *Balancer
 	dir      string // of the certificates
+	now      func() time.Time
+	// clockChanges tells when the clock has been set.
+	clockChanges func(context.Context) (<-chan struct{}, error)
 }
 
 // record is what is kept on disk.
@@ -65,11 +69,17 @@ type record struct {
 // Enter makes the machine a member: at once when it is one already, else by way of the server at the URL. It returns when
 // it has succeeded, when the user has to mend something, or when ctx ends.
 func Enter(ctx context.Context, cfg Config, log *slog.Logger) (*Member, error) {
-	m := &Member{cfg: cfg, log: log, dir: cfg.Dir.AgentTLS()}
+	m := newMember(cfg, log)
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory for certificates: %w", err)
 	}
+	if err := m.restore(); err != nil {
+		return nil, err
+	}
 	if err := m.load(); err != nil {
+		return nil, err
+	}
+	if err := m.awaitClock(ctx); err != nil {
 		return nil, err
 	}
 	if !m.joined() {
@@ -85,7 +95,78 @@ func Enter(ctx context.Context, cfg Config, log *slog.Logger) (*Member, error) {
 		return nil, fmt.Errorf("read the URL of the server: %w", err)
 	}
 	m.balancer = NewBalancer(cfg.Balance, m.record.Info.Servers, u.Host, log)
-	return m, m.save()
+	if err := m.save(); err != nil {
+		return nil, err
+	}
+	return m, m.complete(ctx)
+}
+
+func newMember(cfg Config, log *slog.Logger) *Member {
+	return &Member{cfg: cfg, log: log, dir: cfg.Dir.AgentTLS(), now: time.Now, clockChanges: hostos.ClockChanges}
+}
+
+// awaitClock waits, if the node's certificate has ended and there is no token to get another one with, for a clock by which
+// it has not: one that is ahead when the machine boots is put right later.
+func (m *Member) awaitClock(ctx context.Context) error {
+	cert, err := m.kubelet().load()
+	if err != nil || m.cfg.Token != "" || m.joined() || len(m.record.Info.Servers) == 0 {
+		return nil
+	}
+	changes, err := m.clockChanges(ctx)
+	if err != nil {
+		return nil // first says what is missing
+	}
+	m.log.Warn("the node's certificate has ended, or this machine's clock is ahead: waiting for the clock to be set; if it is right, start with a token (--token)",
+		"ended", cert.NotAfter, "clock", m.now())
+	for !m.joined() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changes:
+		}
+	}
+	return nil
+}
+
+// lasting are the files that the machine needs to prove which node it is, and to find its cluster.
+func (m *Member) lasting() []string {
+	return []string{m.cfg.Dir.Joined(), m.kubelet().cert, m.kubelet().key}
+}
+
+// restore gives back those of the lasting files that a power cut has emptied.
+func (m *Member) restore() error {
+	restored, err := twice.Restore(m.cfg.Dir.AgentCopies(), m.lasting()...)
+	for _, file := range restored {
+		m.log.Warn("a file was empty, as after a power cut: it is given back from its second copy", "file", file)
+	}
+	return err
+}
+
+// complete gets the certificates that are missing, as after a power cut, from the servers. The node's own it has.
+func (m *Member) complete(ctx context.Context) error {
+	serving, err := m.serving()
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(append(m.fixed(), serving), func(c certificate) bool { _, err := c.pair(); return err == nil })
+	if len(missing) == 0 {
+		return nil
+	}
+	for _, c := range missing {
+		m.log.Warn("a certificate is missing or damaged: it is made again", "file", c.cert)
+	}
+	return insist(ctx, m.log, "getting certificates", func(ctx context.Context) error {
+		var errs []error
+		for _, at := range append(m.record.Info.Servers, m.balancer.fallback) {
+			own := m.at("https://"+at, m.identity(m.kubelet()), "")
+			err := m.obtain(ctx, own, func() (*rest.Config, error) { return own, nil })
+			if err == nil {
+				return nil
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // load reads what an earlier start has left. A file that a power cut has emptied is none.
@@ -104,15 +185,11 @@ func (m *Member) load() error {
 	return nil
 }
 
-// joined is whether the machine can go on without a token.
+// joined is whether the machine can go on without a token. A certificate that is not valid yet means that the clock is behind:
+// the servers' are right, and it is them that look at it.
 func (m *Member) joined() bool {
-	now := time.Now()
-	for _, c := range m.fixed() {
-		if !c.valid(now) {
-			return false
-		}
-	}
-	return len(m.record.Info.Servers) > 0
+	cert, err := m.kubelet().load()
+	return err == nil && m.now().Before(cert.NotAfter) && len(m.record.Info.Servers) > 0
 }
 
 // first joins with the token.
@@ -150,7 +227,7 @@ func (m *Member) first(ctx context.Context) error {
 
 // obtain gets all certificates that are missing: the node's own by bootstrap, and with that the others.
 func (m *Member) obtain(ctx context.Context, bootstrap *rest.Config, own func() (*rest.Config, error)) error {
-	if !m.kubelet().valid(time.Now()) {
+	if !m.kubelet().valid(m.now()) {
 		client, err := clientset.NewForConfig(bootstrap)
 		if err != nil {
 			return final{err}
@@ -172,7 +249,7 @@ func (m *Member) obtain(ctx context.Context, bootstrap *rest.Config, own func() 
 		return err
 	}
 	for _, c := range append(m.fixed(), serving) {
-		if c.valid(time.Now()) {
+		if c.valid(m.now()) {
 			continue
 		}
 		if err := c.request(ctx, client); err != nil {
@@ -187,10 +264,12 @@ func (m *Member) save() error {
 	if err != nil {
 		return fmt.Errorf("keep what the node knows of its cluster: %w", err)
 	}
-	if old, err := os.ReadFile(m.cfg.Dir.Joined()); err == nil && slices.Equal(old, data) {
-		return m.writeAuthorities()
+	if old, err := os.ReadFile(m.cfg.Dir.Joined()); err != nil || !slices.Equal(old, data) {
+		if err := atomicfile.WriteDurable(m.cfg.Dir.Joined(), 0o600, data); err != nil {
+			return err
+		}
 	}
-	return errors.Join(m.writeAuthorities(), atomicfile.WriteDurable(m.cfg.Dir.Joined(), 0o600, data))
+	return errors.Join(m.writeAuthorities(), twice.Save(m.cfg.Dir.AgentCopies(), m.lasting()...))
 }
 
 func (m *Member) writeAuthorities() error {

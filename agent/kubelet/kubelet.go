@@ -165,6 +165,9 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 			return nil
 		}
 	}
+	if err := removeEmptied(k.cfg.RootDir, k.log); err != nil {
+		return err
+	}
 	if err := resolvconf.Keep(ctx, k.cfg.ResolvConf, k.cfg.HostResolvers, k.log); err != nil {
 		return err
 	}

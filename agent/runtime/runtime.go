@@ -2,12 +2,17 @@
 // and the CRI that the kubelet talks to, on one unix socket.
 //
 // It promises:
+//
 //   - The pause image is there before it is ready, so that no pod waits for a
 //     registry; nothing is ever pulled for the node itself.
+//
 //   - Containers and their shims outlive it. Whoever starts it again with the
 //     same Root and State finds them running.
+//
 //   - Nothing is written outside Root and State, except the pods' cgroups and
 //     libcni's cache in /var/lib/cni.
+//
+//   - What a power cut has damaged of Root is made again.
 //
 // Why the shim and runc are executables of their own: the shim must outlive this
 // process, one a pod, and should not carry Kubernetes along; runc has to set up
@@ -22,6 +27,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/opencontainers/go-digest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -129,11 +135,15 @@ func (r *Runtime) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	lost, err := r.heal()
+	if err != nil {
+		return err
+	}
 	stop, err := r.serve(ctx, snapshotter)
 	if err != nil {
 		return err
 	}
-	importing, err := r.importPause(ctx, snapshotter)
+	importing, err := r.takeIn(ctx, snapshotter, lost)
 	if err == nil {
 		ready()
 		importing.start(ctx)
@@ -141,6 +151,14 @@ func (r *Runtime) Run(ctx context.Context, ready func()) error {
 		importing.wait()
 	}
 	return errors.Join(err, stop())
+}
+
+// takeIn makes the pause image available, after what was lost is forgotten.
+func (r *Runtime) takeIn(ctx context.Context, snapshotter string, lost []digest.Digest) (*imports, error) {
+	if err := r.forgetLost(ctx, lost); err != nil {
+		return nil, err
+	}
+	return r.importPause(ctx, snapshotter)
 }
 
 // wait blocks until ctx ends or containerd gives up.

@@ -109,6 +109,11 @@ func (d Dir) ServerToken() string { return d.server("token") }
 // NodeToken is the file with the token as a joining node is given it.
 func (d Dir) NodeToken() string { return d.server("node-token") }
 
+// AgentCopies and ServerCopies are the directories of second copies of what cannot
+// be made again.
+func (d Dir) AgentCopies() string  { return d.agent("tls", "copies") }
+func (d Dir) ServerCopies() string { return d.server("tls", "copies") }
+
 // Manifests is where the user puts objects that the server keeps applied.
 func (d Dir) Manifests() string { return d.server("manifests") }
 

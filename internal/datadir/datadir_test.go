@@ -64,6 +64,8 @@ func TestDefaultPaths(t *testing.T) {
 		"Images":           "/var/lib/clusterd/agent/images",
 		"ResolvConf":       "/run/clusterd/resolv.conf",
 		"CNIConf":          "/var/lib/clusterd/agent/cni",
+		"AgentCopies":      "/var/lib/clusterd/agent/tls/copies",
+		"ServerCopies":     "/var/lib/clusterd/server/tls/copies",
 		"CNISocket":        "/run/clusterd/cni.sock",
 		"NetworkState":     "/var/lib/clusterd/agent/network",
 	}
