@@ -29,6 +29,20 @@ type Machine interface {
 	Dial(address string) (net.Conn, error)
 }
 
+// Addressed is a Machine that others reach. Servers on it listen at its address instead of 127.0.0.1.
+type Addressed interface {
+	Machine
+	Address() string
+}
+
+// host is where servers on m listen.
+func host(m Machine) string {
+	if a, ok := m.(Addressed); ok {
+		return a.Address()
+	}
+	return "127.0.0.1"
+}
+
 // Process is a running server.
 type Process interface {
 	Signal(os.Signal) error

@@ -15,7 +15,7 @@ import (
 // Password is the one of the databases' user clusterd.
 const Password = "no-secret-but-must-not-be-seen"
 
-// Postgres starts a PostgreSQL on m, at a port of 127.0.0.1; 0 is for any.
+// Postgres starts a PostgreSQL on m, at a port; 0 is for any.
 func Postgres(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
 	return postgres(t, m, at).begin(t)
@@ -54,9 +54,12 @@ func postgres(t testing.TB, m Machine, at int) *Server {
 		t.Fatal(err)
 	}
 	at = port(t, at)
-	s := &Server{machine: m, address: fmt.Sprintf("127.0.0.1:%d", at), log: dir + "/log", end: os.Interrupt,
-		Endpoint: fmt.Sprintf("postgres://clusterd:%s@127.0.0.1:%d/cluster?sslmode=disable", Password, at),
-		command: drop(filepath.Join(bin, "postgres"), "-D", dir+"/data", "-k", dir, "-p", fmt.Sprint(at), "-h", "127.0.0.1",
+	if err := os.WriteFile(m.Path(dir+"/data/pg_hba.conf"), []byte("host all all all scram-sha-256\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{machine: m, address: fmt.Sprintf("%s:%d", host(m), at), log: dir + "/log", end: os.Interrupt,
+		Endpoint: fmt.Sprintf("postgres://clusterd:%s@%s:%d/cluster?sslmode=disable", Password, host(m), at),
+		command: drop(filepath.Join(bin, "postgres"), "-D", dir+"/data", "-k", dir, "-p", fmt.Sprint(at), "-h", host(m),
 			"-c", "fsync=off", "-c", "shared_buffers=16MB")}
 	return s
 }
@@ -129,7 +132,7 @@ func Clean() {
 	}
 }
 
-// Etcd starts a cluster of one etcd on m, at a port of 127.0.0.1; 0 is for any.
+// Etcd starts a cluster of one etcd on m, at a port; 0 is for any.
 func Etcd(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
 	return etcd(t, m, at).begin(t)
@@ -148,7 +151,7 @@ func etcd(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
 	dir := folder(t, m, "etcd")
 	copyFile(t, built.build(t, "etcd"), m.Path(dir+"/etcd"))
-	address := fmt.Sprintf("127.0.0.1:%d", port(t, at))
+	address := fmt.Sprintf("%s:%d", host(m), port(t, at))
 	s := &Server{machine: m, address: address, log: dir + "/log", end: syscall.SIGTERM, Endpoint: "http://" + address,
 		command: drop(dir+"/etcd", dir+"/data", address)}
 	return s
