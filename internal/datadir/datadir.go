@@ -114,6 +114,9 @@ func (d Dir) NodeToken() string { return d.server("node-token") }
 func (d Dir) AgentCopies() string  { return d.agent("tls", "copies") }
 func (d Dir) ServerCopies() string { return d.server("tls", "copies") }
 
+// ServerJoinToken is the file with the token as a further server is given it.
+func (d Dir) ServerJoinToken() string { return d.server("server-token") }
+
 // Manifests is where the user puts objects that the server keeps applied.
 func (d Dir) Manifests() string { return d.server("manifests") }
 

@@ -46,6 +46,7 @@ func TestDefaultPaths(t *testing.T) {
 		"Unpacked":         "/var/lib/clusterd/server/restore.part",
 		"Restored":         "/var/lib/clusterd/server/restore",
 		"ServerToken":      "/var/lib/clusterd/server/token",
+		"ServerJoinToken":  "/var/lib/clusterd/server/server-token",
 		"NodeToken":        "/var/lib/clusterd/server/node-token",
 		"Joined":           "/var/lib/clusterd/agent/cluster.json",
 		"NodeName":         "/var/lib/clusterd/agent/node-name",

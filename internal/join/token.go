@@ -29,7 +29,16 @@ type Token struct {
 }
 
 // String is the token as a user hands it on.
-func (t Token) String() string { return prefix + t.CAHash + "::" + t.Bearer() }
+func (t Token) String() string { return Whole(t.CAHash, t.Bearer()) }
+
+// Whole is a secret as a user hands it on: behind the hash of the authority that it is for.
+func Whole(caHash, secret string) string { return prefix + caHash + "::" + secret }
+
+// Part takes a text that Whole has made apart; ok is whether it is one.
+func Part(text string) (caHash, secret string, ok bool) {
+	caHash, secret, both := strings.Cut(strings.TrimPrefix(text, prefix), "::")
+	return caHash, secret, both && strings.HasPrefix(text, prefix) && hash.MatchString(caHash) && secret != ""
+}
 
 // Bearer is the part that authenticates to the API server.
 func (t Token) Bearer() string { return bootstrap.TokenFromIDAndSecret(t.ID, t.Secret) }
