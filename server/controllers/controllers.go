@@ -1,9 +1,9 @@
 // Package controllers runs the loops of kube-controller-manager in the process.
 //
 // It promises: every controller that upstream has on by default, each calling the API as the service account that RBAC's
-// built-in roles name for it, with no leader election, no listener and no client-side limit on the request rate. Built is
-// closed when all are constructed: upstream's CSI volume plugin keeps package-level state that the last constructor wins, so
-// the kubelet must be made after that.
+// built-in roles name for it, with no listener and no client-side limit on the request rate. Whether this process is the one
+// that runs them is decided elsewhere; LeaderElection is what its flags say of that. Built is closed when all are constructed:
+// the kubelet is made after that, or before it with KubeletFirst; see csi.go.
 package controllers
 
 import (
@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
+	componentbase "k8s.io/component-base/config"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -50,6 +51,10 @@ type Config struct {
 	VolumePlugins              string   // FlexVolume drivers, a directory
 	Args                       []string // optional: the user's key=value flags for kube-controller-manager
 	Transport                  *inproc.Transport
+	// Shared is whether other servers may run them, too; optional.
+	Shared bool
+	// KubeletFirst is whether the process has a kubelet that is made, or being made; optional.
+	KubeletFirst bool
 }
 
 const argFlag = "kube-controller-manager-arg"
@@ -102,7 +107,11 @@ func args(c Config) []string {
 		"cluster-signing-legacy-unknown-key-file=" + c.ServingKey,
 		"configure-cloud-routes=false",
 		"flex-volume-plugin-dir=" + c.VolumePlugins,
-		"leader-elect=false",
+		fmt.Sprintf("leader-elect=%t", c.Shared),
+		// Upstream's 15, 10 and 2 seconds let a cluster wait for 20 after its server was lost.
+		"leader-elect-lease-duration=6s",
+		"leader-elect-renew-deadline=4s",
+		"leader-elect-retry-period=1s",
 		"profiling=false",
 		"root-ca-file=" + c.RootCA,
 		"secure-port=0",
@@ -110,6 +119,11 @@ func args(c Config) []string {
 		"service-cluster-ip-range=" + upstream.Join(c.ServiceCIDRs),
 		"use-service-account-credentials=true",
 	}
+}
+
+// LeaderElection is what the flags say of it.
+func (c *Controllers) LeaderElection() componentbase.LeaderElectionConfiguration {
+	return c.kcm.ComponentConfig.Generic.LeaderElection
 }
 
 // Name is the component's name.
@@ -167,7 +181,12 @@ func (c *Controllers) build(ctx context.Context, cc app.ControllerContext, root 
 	}
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
+	if c.cfg.KubeletFirst {
+		awaitKubelet(ctx)
+	}
+	csi := keepCSI()
 	list, err := app.BuildControllers(ctx, cc, descriptors, nil, noHealth{})
+	csi.restore()
 	if err != nil {
 		return nil, fmt.Errorf("build the controllers: %w", err)
 	}
