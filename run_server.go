@@ -9,6 +9,7 @@ import (
 
 	"github.com/clusterd/clusterd/agent"
 	"github.com/clusterd/clusterd/agent/dns"
+	"github.com/clusterd/clusterd/agent/join"
 	"github.com/clusterd/clusterd/internal/bundle"
 	"github.com/clusterd/clusterd/internal/cli"
 	"github.com/clusterd/clusterd/internal/datadir"
@@ -52,6 +53,12 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := check(hostos.Ports(listeners(cfg, host)), log); err != nil {
 		return err
 	}
+	if err := meet(ctx, cfg, dir, log); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to stop
+		}
+		return err
+	}
 	if err := finishRestore(dir, log); err != nil {
 		return err
 	}
@@ -61,8 +68,10 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	if err := restoreCopies(dir, log); err != nil {
 		return err
 	}
-	if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
-		return err
+	if !cfg.Shared() { // else it is the cluster's, and made with it
+		if err := token.Ensure(dir.ServerToken(), cfg.Token); err != nil {
+			return err
+		}
 	}
 	if !cfg.DisableAgent {
 		if err := keepName(cfg.Node, dir, log); err != nil {
@@ -92,6 +101,27 @@ func restoreCopies(dir datadir.Dir, log *slog.Logger) error {
 		log.Warn("a file was empty, as after a power cut: it is given back from its second copy", "file", file)
 	}
 	return err
+}
+
+// meet asks the server that this one joins, unless it has joined before, whether it is of the cluster that the token is for,
+// and whether the settings are the cluster's.
+func meet(ctx context.Context, cfg server.Config, dir datadir.Dir, log *slog.Logger) error {
+	if cfg.Join == "" {
+		return nil
+	}
+	if _, err := os.Stat(pki.Dir(dir.ServerTLS()).ServiceKey()); err == nil {
+		return nil
+	}
+	t, err := cfg.JoinToken()
+	if err != nil {
+		return err
+	}
+	log.Info("joining", "server", cfg.Join, "node", cfg.NodeName)
+	info, err := join.Ask(ctx, cfg.Join, t, log)
+	if err != nil {
+		return err
+	}
+	return cfg.CheckAgainst(info)
 }
 
 // finishRestore does what a restore of a snapshot that was interrupted has left to do.

@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"net/netip"
-	"net/url"
 	"os"
 
 	"github.com/urfave/cli/v2"
@@ -59,28 +58,11 @@ func FromContext(c *cli.Context) (Command, error) {
 	r := options.Reader{V: config.Load(c, Flags(), p), P: p}
 	cmd := Command{
 		Node:    r.Node(),
-		Join:    server(r),
+		Join:    r.Server("join"),
 		Token:   joinToken(r),
 		Balance: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(r.Port("lb-server-port"))),
 	}
 	return cmd, p.Err()
-}
-
-// server is the URL without a path, with the port that servers have unless another one is given.
-func server(r options.Reader) string {
-	text := r.V.String("join")
-	if text == "" {
-		return ""
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Path != "" && u.Path != "/" {
-		r.Problem("join", "%q is not the URL of a server, such as https://192.0.2.1:6443", text)
-		return ""
-	}
-	if u.Port() == "" {
-		u.Host += ":6443"
-	}
-	return "https://" + u.Host
 }
 
 // joinToken reads and checks the token without showing it.

@@ -21,8 +21,11 @@ import (
 type Config struct {
 	// Node is what both roles are told.
 	options.Node
-	// Token is the secret that joining nodes show. Empty: the one on disk, or else a new one.
-	Token string
+	// Token is the secret that joining nodes show. Empty: the one on disk, or else a new one. CAHash is that of the servers'
+	// authority, if the token was given with it.
+	Token, CAHash string
+	// Join is the URL, https://HOST:PORT, of a server that this one joins. It has the same datastore.
+	Join string
 
 	// BindAddress is the address on which the API server listens; unspecified (0.0.0.0 or ::) means all.
 	BindAddress netip.Addr
@@ -69,6 +72,9 @@ type Config struct {
 	// Snapshots are those of the datastore.
 	Snapshots SnapshotConfig
 }
+
+// Shared is whether the datastore is one that several servers can have.
+func (c Config) Shared() bool { return c.Datastore.Kind != "" && !c.Datastore.Local() }
 
 // FromContext merges the command line, the environment and the configuration files and checks the result. It reads
 // files and the host name and changes nothing. The error is a *config.Error with every problem found.

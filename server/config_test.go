@@ -104,10 +104,14 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// caHash is that of some authority.
+var caHash = strings.Repeat("0123456789abcdef", 4)
+
 // everything sets each option in a file to something else than its default.
 const everything = `
 data-dir: /srv/clusterd
-token: s3cret
+token: K10HASH::s3cret
+join: https://192.168.7.4
 node-name: one.example.org
 node-ip: [192.168.7.5, "fd07::5"]
 node-external-ip: 203.0.113.5
@@ -163,7 +167,7 @@ log-format: json
 func TestEverything(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	files := certificate(t, filepath.Dir(file))
-	write(t, file, strings.NewReplacer("FILE", file, "DIR", filepath.Dir(file)).Replace(everything))
+	write(t, file, strings.NewReplacer("HASH", caHash, "FILE", file, "DIR", filepath.Dir(file)).Replace(everything))
 	got, err := parseWith(t, file)
 	if err != nil {
 		t.Fatal(err)
@@ -194,6 +198,8 @@ func TestEverything(t *testing.T) {
 			LogFormat:       "json",
 		},
 		Token:                 "s3cret",
+		CAHash:                caHash,
+		Join:                  "https://192.168.7.4:6443",
 		BindAddress:           netip.MustParseAddr("192.168.7.5"),
 		HTTPSListenPort:       7443,
 		AdvertiseAddress:      netip.MustParseAddr("192.168.7.6"),

@@ -66,7 +66,9 @@ func nodeFlags() []cli.Flag {
 func apiFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "token", Aliases: []string{"t"}, Category: inAPI, DefaultText: "made at the first start",
-			Usage: "`SECRET` that joining nodes have to show"},
+			Usage: "`SECRET` that joining nodes have to show; of a further server, the token from server/server-token in another one's data directory"},
+		&cli.StringFlag{Name: "join", Aliases: []string{"server", "s"}, Category: inAPI,
+			Usage: "`URL` of a server with the same --datastore-endpoint, https://HOST:6443, that a further one asks at its first start"},
 		&cli.StringFlag{Name: "bind-address", Category: inAPI, Value: "0.0.0.0",
 			Usage: "`ADDRESS` to listen on; with a loopback one pods need an --advertise-address that leads to it"},
 		&cli.StringFlag{Name: "https-listen-port", Category: inAPI, Value: "6443",

@@ -11,6 +11,7 @@ import (
 	"k8s.io/component-base/version"
 
 	protocol "github.com/clusterd/clusterd/internal/join"
+	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/pki"
 	"github.com/clusterd/clusterd/server/join"
 )
@@ -23,7 +24,14 @@ func joinConfig(cfg Config, d Deps) join.Config {
 		Changes:       d.AddressChanges,
 		Info:          func() (protocol.Info, error) { return info(cfg, d) },
 		Taken:         func(address string) bool { return taken(cfg, d, address) },
+		Shared:        cfg.Shared(),
 	}
+}
+
+// newOwnName makes sure that no two servers, and no server and another node, have the same name.
+func newOwnName(cfg Config, d Deps) lifecycle.Component {
+	key := func() (string, error) { return fingerprint(d) }
+	return join.NewOwnName(d.Transport.Config(Admin(), "clusterd/name"), ownNode(cfg), key, d.Log)
 }
 
 // info describes the cluster to its nodes.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterd/clusterd/internal/datastore/endpoint"
+	"github.com/clusterd/clusterd/internal/join"
 	"github.com/clusterd/clusterd/internal/options"
 )
 
@@ -24,7 +25,7 @@ type reader struct{ options.Reader }
 func (r reader) read() Config {
 	cfg := Config{
 		Node:                 r.Node(),
-		Token:                r.token(),
+		Join:                 r.Server("join"),
 		BindAddress:          r.bindAddress(),
 		HTTPSListenPort:      r.Port("https-listen-port"),
 		AdvertiseAddress:     r.advertiseAddress(),
@@ -43,6 +44,7 @@ func (r reader) read() Config {
 		SchedulerConfig:      r.Path("kube-scheduler-config", options.Existing),
 		Snapshots:            r.snapshots(),
 	}
+	cfg.CAHash, cfg.Token = r.token()
 	r.readArguments(&cfg)
 	if cfg.ClusterDNS == nil {
 		cfg.ClusterDNS = tenthAddresses(cfg.ServiceCIDRs)
@@ -80,13 +82,17 @@ func (r reader) mode(option string) fs.FileMode {
 	return fs.FileMode(n)
 }
 
-// token refuses what would not survive a file or an HTTP header, without showing it.
-func (r reader) token() string {
+// token refuses what would not survive a file or an HTTP header, without showing it. Before it there may be the hash of the
+// authority that it is for.
+func (r reader) token() (caHash, secret string) {
 	text := r.V.String("token")
 	if strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		r.Problem("token", "may contain visible ASCII characters only")
 	}
-	return text
+	if caHash, secret, ok := join.Part(text); ok {
+		return caHash, secret
+	}
+	return "", text
 }
 
 // datastore shows nothing of the value, which can hold a password.

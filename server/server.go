@@ -22,7 +22,6 @@ import (
 	"github.com/clusterd/clusterd/server/controllers"
 	"github.com/clusterd/clusterd/server/deploy"
 	"github.com/clusterd/clusterd/server/join"
-	"github.com/clusterd/clusterd/server/scheduler"
 	"github.com/clusterd/clusterd/server/tunnel"
 )
 
@@ -46,12 +45,12 @@ type Deps struct {
 
 // Server is the control plane.
 type Server struct {
-	api         lifecycle.Component
-	store       store
-	controllers *controllers.Controllers
-	nodes       *join.Nodes
-	tunnels     *tunnel.Tunnels
-	loops       []lifecycle.Component
+	api     lifecycle.Component
+	store   store
+	nodes   *join.Nodes
+	tunnels *tunnel.Tunnels
+	built   <-chan struct{}
+	loops   []lifecycle.Component
 }
 
 // API is the part that everything else needs: certificates, datastore with its snapshots, API server.
@@ -61,7 +60,7 @@ func (s *Server) API() lifecycle.Component { return s.api }
 func (s *Server) Loops() []lifecycle.Component { return s.loops }
 
 // ControllersBuilt is closed when a kubelet may be made in this process.
-func (s *Server) ControllersBuilt() <-chan struct{} { return s.controllers.Built() }
+func (s *Server) ControllersBuilt() <-chan struct{} { return s.built }
 
 // New makes the control plane. It changes nothing; its error is a *config.Error with every mistake in the pass-through
 // arguments and in the scheduler's configuration.
@@ -78,23 +77,27 @@ func New(cfg Config, d Deps) (*Server, error) {
 	p.Add(err)
 	api, err := apiserver.New(apiserverConfig(cfg, d, store, access{joining.Front, tunnels}), d.Log)
 	p.Add(err)
-	ctl, err := controllers.New(controllersConfig(cfg, d), d.Log)
-	p.Add(err)
-	sched, err := scheduler.New(scheduler.Config{ConfigFile: cfg.SchedulerConfig, Args: cfg.SchedulerArgs, Transport: d.Transport}, d.Log)
+	once := newActive(cfg, d)
+	ctl, sched, err := once.components()
 	p.Add(err)
 	dep, err := deploy.New(deployConfig(cfg, d), d.Log)
 	p.Add(err)
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
+	s := &Server{store: store, nodes: nodes, tunnels: tunnels, loops: []lifecycle.Component{dep, joining, nodes, tunnels, conditions}}
 	snaps := newSnapshots(cfg, d, store)
-	s := &Server{
-		store:       store,
-		api:         lifecycle.Sequence("api", newCertificates(cfg, d), snaps.around(store), snaps, api),
-		controllers: ctl,
-		nodes:       nodes,
-		tunnels:     tunnels,
-		loops:       []lifecycle.Component{ctl, sched, dep, joining, nodes, tunnels, conditions},
+	if cfg.Shared() {
+		s.api = lifecycle.Sequence("api", store, newKeyring(cfg, d, store), newCertificates(cfg, d), snaps, api, newOwnName(cfg, d))
+	} else {
+		s.api = lifecycle.Sequence("api", newCertificates(cfg, d), snaps.around(store), snaps, api)
+	}
+	if cfg.Shared() && ctl.LeaderElection().LeaderElect {
+		s.built = once.built
+		s.loops = append(s.loops, once.elected(ctl))
+	} else {
+		s.built = ctl.Built()
+		s.loops = append(s.loops, ctl, sched)
 	}
 	if !cfg.DisableAgent {
 		s.loops = append(s.loops, newRole(cfg.NodeName, d.Transport))
@@ -134,6 +137,7 @@ func apiserverConfig(cfg Config, d Deps, store store, to access) apiserver.Confi
 		Front:            to.front,
 		Upgrades:         map[string]http.Handler{protocol.Path: to.tunnels},
 		Dial:             to.tunnels.Dial,
+		Shared:           cfg.Shared(),
 	}
 	if e := cfg.Datastore; e.Kind == endpoint.Etcd {
 		c.Etcd = apiserver.Etcd{Servers: e.Servers, CA: e.Files.CA, Cert: e.Files.Cert, Key: e.Files.Key}
@@ -169,11 +173,17 @@ func controllersConfig(cfg Config, d Deps) controllers.Config {
 		VolumePlugins:     d.Dir.VolumePlugins(),
 		Args:              cfg.ControllerManagerArgs,
 		Transport:         d.Transport,
+		Shared:            cfg.Shared(),
 	}
 }
 
 func deployConfig(cfg Config, d Deps) deploy.Config {
+	memory := ""
+	if cfg.Shared() { // each server has a directory of its own
+		memory = cfg.NodeName
+	}
 	return deploy.Config{
+		Memory:     memory,
 		RESTConfig: d.Transport.Config(Admin(), "clusterd/deploy"),
 		Embedded:   manifests.FS,
 		UserDir:    d.Dir.Manifests(),

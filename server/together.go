@@ -27,6 +27,20 @@ func (r reader) checkTogether(cfg Config) {
 	r.checkNodeIPs(cfg)
 	r.checkPorts(cfg)
 	r.checkBind(cfg)
+	r.checkJoin(cfg)
+}
+
+// checkJoin: a server that joins others keeps its state where they do.
+func (r reader) checkJoin(cfg Config) {
+	switch {
+	case cfg.Join == "":
+	case !cfg.Shared() && r.V.String("datastore-endpoint") == "":
+		r.Problem("join", "servers share a datastore: give the --datastore-endpoint that the others have; a file is for one server")
+	case cfg.Datastore.Local():
+		r.Problem("join", "servers share a datastore, and a file is for one server: give another --datastore-endpoint, to the others too")
+	case cfg.Token != "" && cfg.CAHash == "":
+		r.Problem("token", "has no hash of the servers' authority, K10...::, by which they could be told from an impostor: give the whole of server/server-token in the data directory of one of them, or leave --join out")
+	}
 }
 
 func (r reader) checkFamilies(cfg Config) {

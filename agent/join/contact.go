@@ -51,6 +51,15 @@ func insist(ctx context.Context, log *slog.Logger, doing string, try func(contex
 	}
 }
 
+// Ask asks the server at url for the cluster's description until it answers, has to be mended by the user, or ctx ends.
+func Ask(ctx context.Context, url string, t join.Token, log *slog.Logger) (info join.Info, err error) {
+	err = insist(ctx, log, "joining", func(ctx context.Context) (err error) {
+		info, err = ask(ctx, url, t)
+		return err
+	})
+	return info, err
+}
+
 // ask asks the server at url for the cluster's description.
 func ask(ctx context.Context, url string, t join.Token) (join.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, contactTimeout)

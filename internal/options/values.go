@@ -104,6 +104,24 @@ func (r Reader) URL(option string) string {
 	return text
 }
 
+// Server takes the URL of a server, or nothing: without a path, and with the port that servers have unless another one is
+// given.
+func (r Reader) Server(option string) string {
+	text := r.V.String(option)
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Path != "" && u.Path != "/" {
+		r.Problem(option, "%q is not the URL of a server, such as https://192.0.2.1:6443", text)
+		return ""
+	}
+	if u.Port() == "" {
+		u.Host += ":6443"
+	}
+	return "https://" + u.Host
+}
+
 func (r Reader) image(option string) string {
 	text := r.V.String(option)
 	if strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' }) {

@@ -54,6 +54,8 @@ type Config struct {
 	Front func(next http.Handler) http.Handler
 	// Upgrades are handlers of long-lived requests by path, which the server authenticates and authorizes first.
 	Upgrades map[string]http.Handler
+	// Shared is whether there may be other servers on the datastore; optional.
+	Shared bool
 	// Dial, if not nil, connects to nodes and pods.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -76,8 +78,13 @@ type Files struct {
 }
 
 // endpointInterval is how often the endpoint of the Service kubernetes is looked at. One server writes it once; this only
-// mends it after somebody has changed it.
-const endpointInterval = time.Minute
+// mends it after somebody has changed it. Several servers renew theirs each sharedInterval, and take out one that has not
+// done so for sharedLife: upstream's 10 and 15 seconds would send pods to a dead server for half a minute.
+const (
+	endpointInterval = time.Minute
+	sharedInterval   = 3 * time.Second
+	sharedLife       = 9 * time.Second
+)
 
 // watchGrace bounds how long ending the watches may take at the end.
 const watchGrace = time.Second
@@ -141,6 +148,14 @@ func etcdArgs(c Config) []string {
 	}, func(arg string) bool { return strings.HasSuffix(arg, "=") })
 }
 
+// reconciler is how the endpoints of the Service kubernetes are kept.
+func reconciler(c Config) string {
+	if c.Shared {
+		return "lease"
+	}
+	return "master-count" // a lease would be renewed in the store all the time, for nobody
+}
+
 // args are the flags that make kube-apiserver ours.
 func args(c Config) []string {
 	return append(etcdArgs(c),
@@ -152,7 +167,7 @@ func args(c Config) []string {
 		"enable-admission-plugins=NodeRestriction",
 		"enable-aggregator-routing=true",
 		"enable-bootstrap-token-auth=true",
-		"endpoint-reconciler-type=master-count", // the default renews a lease in the store every 10 s
+		"endpoint-reconciler-type="+reconciler(c),
 		"etcd-count-metric-poll-period=0",
 		"kubelet-certificate-authority="+c.Files.ServerCA,
 		"kubelet-client-certificate="+c.Files.KubeletCert,
@@ -235,7 +250,10 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 		auth.Authenticator = limitAnonymous(auth.Authenticator)
 	}
 	auth.Authenticator = inproc.Authenticator(auth.Authenticator)
-	if err := s.keepEndpoint(ctx, config); err != nil {
+	if s.cfg.Shared {
+		config.KubeAPIs.Extra.EndpointReconcilerConfig.Interval = sharedInterval
+		config.KubeAPIs.Extra.MasterEndpointReconcileTTL = sharedLife
+	} else if err := s.keepEndpoint(ctx, config); err != nil {
 		return nil, err
 	}
 	s.extend(config.Aggregator.GenericConfig)

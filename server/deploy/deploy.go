@@ -7,7 +7,8 @@
 //     not polled.
 //   - What has left a file, or whose file has left, is deleted, also when that
 //     happened while nobody ran. What was applied is remembered in the ConfigMap
-//     kube-system/clusterd-manifests, which is written before anything else.
+//     kube-system/clusterd-manifests, which is written before anything else;
+//     with several servers each has one of its own, clusterd-manifests-NAME.
 //   - A file that cannot be read or applied never leads to a deletion. It is
 //     tried again, ever more slowly, and named in the log once for each new error.
 //   - The same holds for a directory that cannot be read, and for the user's
@@ -56,6 +57,8 @@ type Config struct {
 	UserDir string
 	// Disabled names addons to leave out, and to remove if they are there.
 	Disabled []string
+	// Memory is part of the name of the ConfigMap that remembers what was applied, where several directories are; optional.
+	Memory string
 	// Vars replaces ${NAME} in the addons' files. A name without value is an error.
 	Vars map[string]string
 }

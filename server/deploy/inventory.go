@@ -50,13 +50,17 @@ func (f file) refs() []ref {
 // inventory remembers, in the cluster, what may have been applied from which file.
 type inventory struct {
 	Files map[string][]ref `json:"files"`
+	name  string           // of the ConfigMap
 	saved string
 }
 
 // load reads the inventory from the cluster; a missing one is empty.
-func load(ctx context.Context, objects dynamic.Interface) (*inventory, error) {
-	i := &inventory{Files: map[string][]ref{}}
-	o, err := objects.Resource(configMaps).Namespace(inventoryNamespace).Get(ctx, inventoryName, metav1.GetOptions{})
+func load(ctx context.Context, objects dynamic.Interface, of string) (*inventory, error) {
+	i := &inventory{Files: map[string][]ref{}, name: inventoryName}
+	if of != "" {
+		i.name += "-" + of
+	}
+	o, err := objects.Resource(configMaps).Namespace(inventoryNamespace).Get(ctx, i.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return i, nil
 	}
@@ -68,7 +72,7 @@ func load(ctx context.Context, objects dynamic.Interface) (*inventory, error) {
 		return i, nil
 	}
 	if err := json.Unmarshal([]byte(i.saved), i); err != nil {
-		return nil, fmt.Errorf("read inventory in ConfigMap %s/%s: %w", inventoryNamespace, inventoryName, err)
+		return nil, fmt.Errorf("read inventory in ConfigMap %s/%s: %w", inventoryNamespace, i.name, err)
 	}
 	if i.Files == nil {
 		i.Files = map[string][]ref{}
@@ -85,10 +89,10 @@ func (i *inventory) save(ctx context.Context, objects dynamic.Interface) error {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1",
 		"kind":       "ConfigMap",
-		"metadata":   map[string]any{"name": inventoryName, "namespace": inventoryNamespace},
+		"metadata":   map[string]any{"name": i.name, "namespace": inventoryNamespace},
 		"data":       map[string]any{inventoryKey: string(text)},
 	}}
-	_, err = objects.Resource(configMaps).Namespace(inventoryNamespace).Apply(ctx, inventoryName, o, applyOptions)
+	_, err = objects.Resource(configMaps).Namespace(inventoryNamespace).Apply(ctx, i.name, o, applyOptions)
 	if err != nil {
 		return fmt.Errorf("write inventory: %w", err)
 	}

@@ -19,7 +19,7 @@ func (d *Deployer) pass(ctx context.Context) (again bool) {
 	if err != nil {
 		err = fmt.Errorf("read addons: %w", err)
 	} else if d.memory == nil {
-		d.memory, err = load(ctx, d.cluster.objects)
+		d.memory, err = load(ctx, d.cluster.objects, d.cfg.Memory)
 	}
 	if err != nil {
 		d.report(ctx, everything, err)

@@ -50,7 +50,7 @@ func (a *approver) run(ctx context.Context, ready func()) error {
 		if end {
 			return nil
 		}
-		if o, there, _ := store.GetByKey(name); there {
+		if o, there, _ := store.GetByKey(name); there && ours(o.(*certificates.CertificateSigningRequest)) { // else another server was faster
 			a.work(ctx, queue, o.(*certificates.CertificateSigningRequest))
 		}
 		queue.Done(name)

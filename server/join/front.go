@@ -47,7 +47,7 @@ func (j *Joining) tell(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusUnauthorized, join.Refusal{Reason: reason})
 		return
 	}
-	info, err := j.cfg.Info()
+	info, err := j.info()
 	if err != nil {
 		http.Error(w, "the server cannot describe the cluster at present", http.StatusServiceUnavailable)
 		return

@@ -37,13 +37,9 @@ type identities struct {
 // claim gives a node's name to the machine with the key, or says in a sentence why it cannot have it. An error is one of
 // the API; asking again may help.
 func (i identities) claim(ctx context.Context, node string, r request) (refusal string, _ error) {
-	have, err := i.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, identitiesName, metav1.GetOptions{})
-	missing := apierrors.IsNotFound(err)
-	if err != nil && !missing {
-		return "", fmt.Errorf("read the nodes' identities: %w", err)
-	}
-	if missing {
-		have = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: identitiesName}}
+	have, missing, err := i.load(ctx)
+	if err != nil {
+		return "", err
 	}
 	known, found := read(have, node)
 	if found && known.Key == r.key() {
@@ -52,9 +48,14 @@ func (i identities) claim(ctx context.Context, node string, r request) (refusal 
 	if refusal, err = i.refuse(ctx, node, r, known); err != nil || refusal != "" {
 		return refusal, err
 	}
-	data, err := json.Marshal(identity{Key: r.key(), Since: i.now().UTC().Truncate(time.Second)})
+	return "", i.store(ctx, have, missing, node, r.key())
+}
+
+// store notes that the machine with the key has the name.
+func (i identities) store(ctx context.Context, have *corev1.ConfigMap, missing bool, node, key string) error {
+	data, err := json.Marshal(identity{Key: key, Since: i.now().UTC().Truncate(time.Second)})
 	if err != nil {
-		return "", fmt.Errorf("write the identity of node %s: %w", node, err)
+		return fmt.Errorf("write the identity of node %s: %w", node, err)
 	}
 	if have.Data == nil {
 		have.Data = map[string]string{}
@@ -67,9 +68,9 @@ func (i identities) claim(ctx context.Context, node string, r request) (refusal 
 		_, err = maps.Update(ctx, have, metav1.UpdateOptions{}) // fails if somebody else was faster
 	}
 	if err != nil {
-		return "", fmt.Errorf("write the identity of node %s: %w", node, err)
+		return fmt.Errorf("write the identity of node %s: %w", node, err)
 	}
-	return "", nil
+	return nil
 }
 
 // forget lets a node's name go.

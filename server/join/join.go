@@ -35,13 +35,16 @@ type Config struct {
 	Changes func(context.Context) (<-chan struct{}, error)
 	// Taken are the addresses, and Names the DNS names, that are not a node's.
 	Taken func(address string) bool
+	// Shared is whether there may be other servers; optional.
+	Shared bool
 }
 
 // Joining is the component.
 type Joining struct {
-	cfg    Config
-	client clientset.Interface
-	log    *slog.Logger
+	cfg     Config
+	client  clientset.Interface
+	servers *servers // nil when there is only this one
+	log     *slog.Logger
 }
 
 // New makes the component. It does no I/O.
@@ -50,7 +53,11 @@ func New(cfg Config, log *slog.Logger) (*Joining, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the client for joining nodes: %w", err)
 	}
-	return &Joining{cfg: cfg, client: client, log: log}, nil
+	j := &Joining{cfg: cfg, client: client, log: log}
+	if cfg.Shared {
+		j.servers = newServers(client)
+	}
+	return j, nil
 }
 
 // Name is the component's name.
@@ -65,20 +72,24 @@ func (j *Joining) Run(ctx context.Context, ready func()) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	var following sync.WaitGroup
+	defer following.Wait()
 	if j.cfg.Changes != nil {
 		changes, err := j.cfg.Changes(ctx)
 		if err != nil {
 			return err
 		}
-		var following sync.WaitGroup
-		defer following.Wait()
 		following.Go(func() {
 			for range changes {
 				j.insist(ctx)
 			}
 		})
 	}
-	return newApprover(j.client, j.cfg.Taken, j.log).run(ctx, ready)
+	if j.servers != nil {
+		following.Go(func() { j.servers.follow(ctx, func() { j.tellServers(ctx) }) })
+	}
+	taken := func(address string) bool { return j.cfg.Taken(address) || j.servers.has(address) }
+	return newApprover(j.client, taken, j.log).run(ctx, ready)
 }
 
 // insist publishes again and again until that has worked.
@@ -93,9 +104,33 @@ func (j *Joining) insist(ctx context.Context) {
 	}
 }
 
+// tellServers tells the nodes which servers there are.
+func (j *Joining) tellServers(ctx context.Context) {
+	for ctx.Err() == nil {
+		info, err := j.info()
+		if err == nil {
+			err = j.writeInfo(ctx, info)
+		}
+		if err == nil {
+			return
+		}
+		j.log.Debug("the nodes are not told of the servers yet", "error", err)
+		pause(ctx, retryInterval)
+	}
+}
+
+// info describes the cluster, with all its servers.
+func (j *Joining) info() (join.Info, error) {
+	info, err := j.cfg.Info()
+	if all := j.servers.known(); len(all) > 0 {
+		info.Servers = all
+	}
+	return info, err
+}
+
 // publish puts everything in the API that a joining node needs.
 func (j *Joining) publish(ctx context.Context) error {
-	info, err := j.cfg.Info()
+	info, err := j.info()
 	if err != nil {
 		return err
 	}
@@ -129,12 +164,15 @@ func (j *Joining) writeNodeToken(info join.Info) error {
 }
 
 func (j *Joining) writeInfo(ctx context.Context, info join.Info) error {
-	data, err := info.Encode()
-	if err != nil {
-		return fmt.Errorf("describe the cluster: %w", err)
-	}
 	maps := j.client.CoreV1().ConfigMaps(join.InfoNamespace)
 	have, err := maps.Get(ctx, join.InfoName, metav1.GetOptions{})
+	if j.servers != nil && len(j.servers.known()) == 0 && err == nil { // which there are is not known yet: this one is not the only one
+		info.Servers = j.servers.begin(have, info.Servers)
+	}
+	data, broken := info.Encode()
+	if broken != nil {
+		return fmt.Errorf("describe the cluster: %w", broken)
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = maps.Create(ctx, &corev1.ConfigMap{

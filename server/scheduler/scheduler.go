@@ -1,7 +1,8 @@
 // Package scheduler runs kube-scheduler's framework in the process, with upstream's default plugins or the profiles of the
 // user's KubeSchedulerConfiguration.
 //
-// It promises: a configuration file that is read and validated before anything starts; no leader election and no listener.
+// It promises: a configuration file that is read and validated before anything starts; no leader election of its own and no
+// listener.
 package scheduler
 
 import (
