@@ -4,12 +4,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"sync"
+	"time"
 
+	"github.com/clusterd/clusterd/internal/config"
 	"github.com/clusterd/clusterd/internal/lifecycle"
+	"github.com/clusterd/clusterd/internal/upstream"
 	"github.com/clusterd/clusterd/server/controllers"
 	"github.com/clusterd/clusterd/server/election"
 	"github.com/clusterd/clusterd/server/scheduler"
 )
+
+// settling is for how long controllers that begin may complain of what they do not find yet.
+const settling = 20 * time.Second
 
 // active is what may run on one server of a cluster only: the controllers and the scheduler.
 type active struct {
@@ -33,12 +39,9 @@ func schedulerConfig(cfg Config, d Deps) scheduler.Config {
 func (a *active) components() (*controllers.Controllers, *scheduler.Scheduler, error) {
 	c := controllersConfig(a.cfg, a.d)
 	c.KubeletFirst = a.kubeletFirst()
-	ctl, err := controllers.New(c, a.d.Log)
-	if err != nil {
-		return nil, nil, err
-	}
-	sched, err := scheduler.New(schedulerConfig(a.cfg, a.d), a.d.Log)
-	return ctl, sched, err
+	ctl, err1 := controllers.New(c, a.d.Log)
+	sched, err2 := scheduler.New(schedulerConfig(a.cfg, a.d), a.d.Log)
+	return ctl, sched, config.Join(err1, err2)
 }
 
 // kubeletFirst is whether a kubelet is made, or being made, before the controllers.
@@ -69,6 +72,7 @@ func (a *active) together() (lifecycle.Component, error) {
 	if err != nil {
 		return nil, err
 	}
+	upstream.Settle(settling)
 	go func() {
 		<-ctl.Built()
 		a.close()
