@@ -32,7 +32,7 @@ func run(args []string) int {
 }
 
 func newApp() *clilib.App {
-	return cli.New(
+	return cli.New(append([]*clilib.Command{
 		serverCommand(),
 		agentCommand(),
 		cli.TokenCommand(cli.Tokens{Setting: func(name string) string { return setting(name)() }}),
@@ -42,7 +42,7 @@ func newApp() *clilib.App {
 		cli.SnapshotCommand(cli.Snapshots{Flags: server.SnapshotFlags, Save: saveSnapshot, List: listSnapshots, Delete: deleteSnapshot, Restore: restoreSnapshot}),
 		cli.CompletionCommand(),
 		cli.VersionCommand(),
-	)
+	}, cli.RemovalCommands(cli.Removal{Stop: stopClusterd, Uninstall: uninstall, Ready: isReady, Enter: enterIntoLedger})...)...)
 }
 
 // setting is what the server on this machine would take an option to be without a command line. Mistakes in the

@@ -182,7 +182,7 @@ func check(problems []hostos.Problem, log *slog.Logger) error {
 }
 
 // stages logs a line for each stage, and at the end calls done.
-func stages(log *slog.Logger, done func(after string)) func(string, time.Duration) {
+func stages(log *slog.Logger, dir datadir.Dir, done func(after string)) func(string, time.Duration) {
 	return func(name string, elapsed time.Duration) {
 		seconds := fmt.Sprintf("%.2fs", elapsed.Seconds())
 		if name != "clusterd" {
@@ -192,6 +192,9 @@ func stages(log *slog.Logger, done func(after string)) func(string, time.Duratio
 		upstream.Started()
 		debug.FreeOSMemory() // a start takes more than what follows
 		done(seconds)
+		if err := markReady(dir); err != nil {
+			log.Warn("not marked as ready", "error", err)
+		}
 		if err := hostos.Notify("READY=1\nSTATUS=ready"); err != nil {
 			log.Warn("service manager not told", "error", err)
 		}

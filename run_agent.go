@@ -47,6 +47,9 @@ func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
 	if err := check(hostos.Ports(append(nodeListeners(cfg.Node, host), balancer)), log); err != nil {
 		return err
 	}
+	if err := claim(dir, "", true); err != nil {
+		return err
+	}
 	if err := dir.Prepare(); err != nil {
 		return err
 	}
@@ -68,7 +71,7 @@ func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	ready := stages(log, func(after string) {
+	ready := stages(log, dir, func(after string) {
 		log.Info("the node is ready", "after", after, "node", cfg.NodeName)
 		log.Info("see it on a server with: " + os.Args[0] + " kubectl get nodes")
 	})

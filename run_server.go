@@ -59,6 +59,9 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 		}
 		return err
 	}
+	if err := claim(dir, cfg.WriteKubeconfig, !cfg.DisableAgent); err != nil {
+		return err
+	}
 	if err := finishRestore(dir, log); err != nil {
 		return err
 	}
@@ -80,7 +83,7 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	}
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
-	ready := stages(log, func(after string) {
+	ready := stages(log, dir, func(after string) {
 		if err := twice.Save(dir.ServerCopies(), lasting(dir)...); err != nil {
 			log.Warn("what cannot be made again is not kept twice", "error", err)
 		}

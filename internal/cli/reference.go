@@ -26,6 +26,9 @@ func Reference(w io.Writer, app *cli.App, configurable ...string) error {
 }
 
 func writeCommand(page *strings.Builder, parent string, c *cli.Command, configurable []string) {
+	if c.Hidden {
+		return // programs call it, not people
+	}
 	path := parent + " " + c.Name
 	fmt.Fprintf(page, "\n## %s\n\n", path)
 	fmt.Fprintf(page, "%s.\n\n    %s\n", sentence(c.Usage), strings.TrimSpace(path+" "+argsUsage(c)))

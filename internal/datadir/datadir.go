@@ -189,3 +189,15 @@ func (d Dir) CNISocket() string { return filepath.Join(d.run, "cni.sock") }
 
 // NetworkState holds which address belongs to which pod sandbox.
 func (d Dir) NetworkState() string { return d.agent("network") }
+
+// Ledger lists what was made outside of the data directory.
+func (d Dir) Ledger() string { return filepath.Join(d.root, "ledger") }
+
+// Own are all directories in the data directory that clusterd makes.
+func (d Dir) Own() []string { return []string{d.server(), d.agent(), d.Payload()} }
+
+// PodLogsOutside is whether container logs are outside of the data directory.
+func (d Dir) PodLogsOutside() bool { return d.PodLogs() == defaultPodLogs }
+
+// ReadyFile holds the process ID of a clusterd whose node is Ready.
+func (d Dir) ReadyFile() string { return filepath.Join(d.run, "ready") }

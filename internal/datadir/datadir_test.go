@@ -37,6 +37,8 @@ func TestDefaultPaths(t *testing.T) {
 		"Root":             "/var/lib/clusterd",
 		"RunDir":           "/run/clusterd",
 		"LockFile":         "/var/lib/clusterd/lock",
+		"Ledger":           "/var/lib/clusterd/ledger",
+		"ReadyFile":        "/run/clusterd/ready",
 		"Payload":          "/var/lib/clusterd/data",
 		"ServerTLS":        "/var/lib/clusterd/server/tls",
 		"DB":               "/var/lib/clusterd/server/db/state.db",
@@ -176,6 +178,27 @@ func TestPrepareLeavesManifests(t *testing.T) {
 	if err := d.PrepareServer(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestHolder(t *testing.T) {
+	t.Parallel()
+	d := open(t, t.TempDir())
+	want := func(want int) {
+		t.Helper()
+		if pid, err := d.Holder(); pid != want || err != nil {
+			t.Errorf("the holder is %d, %v; want %d", pid, err, want)
+		}
+	}
+	want(0)
+	release, err := d.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(os.Getpid())
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	want(0)
 }
 
 func TestPrepareNamesWhatIsInTheWay(t *testing.T) {

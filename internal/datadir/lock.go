@@ -3,6 +3,7 @@ package datadir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -74,4 +75,31 @@ func unlock(f *os.File) error {
 		return fmt.Errorf("unlock data directory: %w", err)
 	}
 	return nil
+}
+
+// Holder is the process ID of the clusterd that has the data directory, and 0 if none has.
+func (d Dir) Holder() (pid int, err error) {
+	f, err := os.Open(d.LockFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look who has the data directory: %w", err)
+	}
+	defer f.Close()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if err == nil {
+		return 0, nil
+	}
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return 0, fmt.Errorf("look who has the data directory: %w", err)
+	}
+	data, err := os.ReadFile(d.LockFile())
+	if err == nil {
+		pid, err = strconv.Atoi(strings.TrimSpace(string(data)))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read who has the data directory: %w", err)
+	}
+	return pid, nil
 }

@@ -1,0 +1,13 @@
+package overlay
+
+// RemoveRoutes removes the routes to pods of other nodes, on a machine on which no Overlay runs.
+func RemoveRoutes() error {
+	_, err := plan{}.applyRoutes(0)
+	return err
+}
+
+// RemoveDevice removes the interface to pods of other nodes, if there is one.
+func RemoveDevice() error {
+	_, err := removeDevice()
+	return err
+}
