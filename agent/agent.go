@@ -30,8 +30,8 @@ import (
 	"github.com/clusterd/clusterd/internal/nodewatch"
 )
 
-// Links are the network interfaces that a node makes for itself: that of its pods, and that to pods on other nodes.
-var Links = []string{network.DefaultBridge, overlay.Device}
+// Links are the network interfaces that a node makes for itself: that of its pods, and those to pods on other nodes.
+var Links = []string{network.DefaultBridge, overlay.Device, overlay.WireDevice}
 
 // Config is what a node was told.
 type Config struct {
@@ -165,7 +165,7 @@ func (a *Agent) snapshotter() string {
 
 func (a *Agent) networkConfig() network.Config {
 	return network.Config{
-		Tunnel:       overlay.Device,
+		Tunnel:       overlay.Tunnel(a.cfg.Backend),
 		MTU:          func() (int, error) { return overlay.PodMTU(a.overlayConfig(nil)) },
 		ClusterCIDRs: a.cfg.ClusterCIDRs,
 		ServiceCIDRs: a.cfg.ServiceCIDRs,
@@ -189,6 +189,7 @@ func (a *Agent) overlayConfig(pods overlay.Pods) overlay.Config {
 		Addresses:    a.Addresses,
 		External:     a.cfg.ExternalIPs,
 		Pods:         pods,
+		KeyFile:      a.d.Dir.WireGuardKey(),
 		Nodes:        a.nodes,
 		Self:         a.node,
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // backends are the ways between nodes; see agent/network/overlay.
-var backends = []string{"vxlan", "host-gw", "none"}
+var backends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
 
 // reader turns merged options into a Config and collects what is wrong with them.
 type reader struct{ options.Reader }

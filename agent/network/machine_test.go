@@ -55,13 +55,13 @@ func (s settings) component(dir string, log *slog.Logger) (lifecycle.Component, 
 	}
 	oc := overlay.Config{
 		Backend: s.Backend, NodeName: s.Name, ClusterCIDRs: s.ClusterCIDRs, External: s.External,
-		Addresses: hostos.NodeAddresses, Nodes: client, Self: client,
+		Addresses: hostos.NodeAddresses, Nodes: client, Self: client, KeyFile: filepath.Join(dir, "wireguard.key"),
 	}
 	if s.Addresses != nil {
 		oc.Addresses = func() ([]netip.Addr, error) { return s.Addresses, nil }
 	}
 	nc := configIn(dir)
-	nc.ClusterCIDRs, nc.Tunnel = s.ClusterCIDRs, overlay.Device
+	nc.ClusterCIDRs, nc.Tunnel = s.ClusterCIDRs, overlay.Tunnel(s.Backend)
 	nc.PodCIDRs = func(context.Context) ([]netip.Prefix, error) { return s.PodCIDRs, nil }
 	nc.MTU = func() (int, error) { return overlay.PodMTU(oc) }
 	n, err := network.New(nc, log)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -238,7 +239,7 @@ func TestOverlayContract(t *testing.T) {
 		o, err := overlay.New(overlay.Config{
 			Backend: overlay.VXLAN, NodeName: "m1", ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")},
 			Addresses: func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil },
-			Pods:      somePods{}, Nodes: client, Self: client,
+			Pods:      somePods{}, Nodes: client, Self: client, KeyFile: filepath.Join(t.TempDir(), "wireguard.key"),
 		}, slog.New(slog.DiscardHandler))
 		must(t, err)
 		return o

@@ -36,7 +36,7 @@ func three(t *testing.T, backend string) (l *lan, ms []*machine) {
 
 // TestPodsOfThreeMachines: pods see each other's own addresses, on every way.
 func TestPodsOfThreeMachines(t *testing.T) {
-	for _, backend := range []string{overlay.VXLAN, overlay.HostGW} {
+	for _, backend := range []string{overlay.VXLAN, overlay.HostGW, overlay.WireGuard} {
 		t.Run(backend, func(t *testing.T) {
 			_, ms := three(t, backend)
 			var pods []*pod
@@ -62,7 +62,7 @@ func TestPodsOfThreeMachines(t *testing.T) {
 			// The node itself has one address for pods, wherever they are.
 			wantCall(t, ms[0].ns, "tcp", pods[1].v4.String(), 80, "10.42.1.1")
 			wantCall(t, ms[0].ns, "tcp", pods[1].v6.String(), 80, "fd42:0:0:1::1")
-			big(t, pods[0], pods[1], map[string]int{overlay.VXLAN: lanMTU - 50, overlay.HostGW: lanMTU}[backend])
+			big(t, pods[0], pods[1], map[string]int{overlay.VXLAN: lanMTU - 50, overlay.HostGW: lanMTU, overlay.WireGuard: lanMTU - 80}[backend])
 			for _, m := range ms {
 				if strings.Contains(m.log.String(), "WARN") && !strings.Contains(m.log.String(), "br_netfilter") {
 					t.Errorf("%s said:\n%s", m.set.Name, m.log)
@@ -197,7 +197,7 @@ func (p *pod) mtu(t *testing.T) (mtu int) {
 
 // TestLeavingMachine: what belongs to it goes, and nothing else.
 func TestLeavingMachine(t *testing.T) {
-	for _, backend := range []string{overlay.VXLAN, overlay.HostGW} {
+	for _, backend := range []string{overlay.VXLAN, overlay.HostGW, overlay.WireGuard} {
 		t.Run(backend, func(t *testing.T) {
 			_, ms := three(t, backend)
 			a, b := ms[0].podOn(t, "a"), ms[1].podOn(t, "b")

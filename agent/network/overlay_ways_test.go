@@ -100,7 +100,7 @@ func TestExternalAddress(t *testing.T) {
 
 // TestIPv6Only has neither pods nor machines with IPv4 addresses.
 func TestIPv6Only(t *testing.T) {
-	for _, backend := range []string{overlay.VXLAN, overlay.HostGW} {
+	for _, backend := range []string{overlay.VXLAN, overlay.HostGW, overlay.WireGuard} {
 		t.Run(backend, func(t *testing.T) {
 			l := newLAN(t)
 			var ms []*machine
@@ -115,7 +115,7 @@ func TestIPv6Only(t *testing.T) {
 			a, b := ms[0].podOn(t, "a"), ms[1].podOn(t, "b")
 			awaitND(t, a.ns, b.v6.String(), 80)
 			wantCall(t, a.ns, "tcp", b.v6.String(), 80, a.v6.String())
-			mtu := map[string]int{overlay.VXLAN: lanMTU - 70, overlay.HostGW: lanMTU}[backend]
+			mtu := map[string]int{overlay.VXLAN: lanMTU - 70, overlay.HostGW: lanMTU, overlay.WireGuard: lanMTU - 80}[backend]
 			if got := a.mtu(t); got != mtu {
 				t.Errorf("MTU %d, want %d", got, mtu)
 			}

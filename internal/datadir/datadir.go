@@ -123,6 +123,9 @@ func (d Dir) Manifests() string { return d.server("manifests") }
 // AgentTLS holds the node's client and serving certificates.
 func (d Dir) AgentTLS() string { return d.agent("tls") }
 
+// WireGuardKey is the file with the node's private key for packets between nodes.
+func (d Dir) WireGuardKey() string { return d.agent("tls", "wireguard.key") }
+
 // Joined is what the node knows of the cluster it has joined.
 func (d Dir) Joined() string { return d.agent("cluster.json") }
 

@@ -54,6 +54,7 @@ func TestDefaultPaths(t *testing.T) {
 		"NodeName":         "/var/lib/clusterd/agent/node-name",
 		"Manifests":        "/var/lib/clusterd/server/manifests",
 		"AgentTLS":         "/var/lib/clusterd/agent/tls",
+		"WireGuardKey":     "/var/lib/clusterd/agent/tls/wireguard.key",
 		"KubeletCerts":     "/var/lib/clusterd/agent/tls/kubelet",
 		"KubeletRoot":      "/var/lib/clusterd/agent/kubelet",
 		"ProxyKubeconfig":  "/var/lib/clusterd/agent/tls/kube-proxy.yaml",

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clusterd/clusterd/internal/testkit/capture"
+	"github.com/clusterd/clusterd/internal/testkit/cluster"
 	"github.com/clusterd/clusterd/internal/testkit/image"
 	"github.com/clusterd/clusterd/internal/testkit/lab"
 )
@@ -48,13 +50,34 @@ func TestPodNetwork(t *testing.T) {
 	at := map[string]string{"near": j.runs(t, near).Status.PodIP, "far": j.runs(t, far).Status.PodIP}
 	t.Run("vxlan", func(t *testing.T) { j.talk(t, at) })
 
-	if err := s.Kill(); err != nil {
+	for _, backend := range []string{"host-gw", "wireguard-native"} {
+		j.changeBackend(t, backend)
+		t.Run(backend, func(t *testing.T) {
+			c := j.watch(t)
+			j.talk(t, at)
+			wantBetween(t, backend, c.Stop())
+		})
+	}
+	private(t, j.Node.Path(dirs.WireGuardKey()))
+	j.changeBackend(t, "vxlan")
+	t.Run("vxlan again", func(t *testing.T) { j.talk(t, at) })
+	for _, n := range []*cluster.Cluster{j.Cluster, j.agent} {
+		if out, err := n.Node.Output(t.Context(), "ip", "link", "show", "dev", "clusterd-wg"); err == nil {
+			t.Errorf("the tunnel of WireGuard is still there: %s", out)
+		}
+	}
+}
+
+// changeBackend starts both nodes again after a crash, the joined one when it knows of the new backend.
+func (j *joined) changeBackend(t *testing.T, backend string) {
+	t.Helper()
+	if err := j.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s.Args = []string{"--flannel-backend=host-gw"}
-	s.start(t)
+	j.Args = []string{"--flannel-backend=" + backend}
+	j.start(t)
 	eventually(t, startTimeout, func(context.Context) string {
-		if kept, err := os.ReadFile(j.agent.Node.Path(dirs.Joined())); err != nil || !strings.Contains(string(kept), "host-gw") {
+		if kept, err := os.ReadFile(j.agent.Node.Path(dirs.Joined())); err != nil || !strings.Contains(string(kept), `"`+backend+`"`) {
 			return fmt.Sprintf("the joined node has not learned of the new backend: %v", err)
 		}
 		return ""
@@ -63,7 +86,34 @@ func TestPodNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.startAgent(t)
-	t.Run("host-gw", func(t *testing.T) { j.talk(t, at) })
+}
+
+// watch looks at the joined node's cable.
+func (j *joined) watch(t *testing.T) (c *capture.Capture) {
+	t.Helper()
+	err := j.agent.Node.Network().Do(func() (err error) { c, err = capture.Start("eth0"); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// wantBetween looks at what went by a cable: the pods' own connections, to port 8080, can be seen with host-gw, and with
+// WireGuard nothing but its packets instead.
+func wantBetween(t *testing.T, backend string, frames []capture.Frame) {
+	t.Helper()
+	var clear, wrapped int
+	for _, f := range frames {
+		switch kind := f.Kind(); {
+		case kind == "udp 51820 51820":
+			wrapped++
+		case strings.HasPrefix(kind, "tcp ") && strings.HasSuffix(kind, " 8080"):
+			clear++
+		}
+	}
+	if encrypted := backend == "wireguard-native"; encrypted != (clear == 0) || encrypted != (wrapped > 0) {
+		t.Errorf("%s: %d frames to pods in the clear, %d of WireGuard", backend, clear, wrapped)
+	}
 }
 
 // talk calls from pod to pod, and from outside by ports of both nodes. at are the pods' addresses.

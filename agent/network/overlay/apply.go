@@ -19,19 +19,15 @@ const (
 	routeMetric = 1 << 16
 )
 
-// apply makes the kernel agree with the plan and returns the number of the tunnel,
-// 0 for none, and how many changes it took.
-func (p plan) apply() (index, changes int, err error) {
-	if p.device == nil {
-		changes, err = removeDevice()
-	} else {
-		index, changes, err = p.device.ensure()
-	}
+// apply makes the kernel and w agree with the plan and returns the number of the
+// tunnel, 0 for none, and how many changes it took.
+func (p plan) apply(w *wireguard) (index, changes int, err error) {
+	index, changes, err = p.applyTunnel(w)
 	if err != nil {
 		return index, changes, err
 	}
 	steps := []func() (int, error){func() (int, error) { return p.applyRoutes(index) }}
-	if index != 0 { // what a route leads to is there before the route
+	if p.device != nil { // what a route leads to is there before the route
 		steps = slices.Insert(steps, 0,
 			func() (int, error) { return p.applyFDB(index) },
 			func() (int, error) { return p.applyNeighs(index) })
@@ -41,6 +37,25 @@ func (p plan) apply() (index, changes int, err error) {
 		changes, err = changes+n, errors.Join(err, stepErr)
 	}
 	return index, changes, err
+}
+
+// applyTunnel makes the tunnel that is wanted, and takes away any other.
+func (p plan) applyTunnel(w *wireguard) (index, changes int, err error) {
+	if p.device == nil {
+		changes, err = removeDevice(Device)
+	} else {
+		index, changes, err = p.device.ensure()
+	}
+	if err != nil {
+		return index, changes, err
+	}
+	var n int
+	if p.wire == nil {
+		n, err = w.remove()
+	} else {
+		index, n, err = w.ensure(*p.wire)
+	}
+	return index, changes + n, err
 }
 
 // applyRoutes adds what is missing before it removes what is not wanted: packets
@@ -62,7 +77,7 @@ func (p plan) applyRoutes(index int) (changes int, err error) {
 		}
 		changes++
 		if err := netlink.RouteReplace(r.netlink()); err != nil {
-			return changes, fmt.Errorf("route %s by %s: %w", r.to, r.via, err)
+			return changes, fmt.Errorf("route %s: %w", r, err)
 		}
 	}
 	if have, err = ownRoutes(); err != nil {
@@ -74,7 +89,7 @@ func (p plan) applyRoutes(index int) (changes int, err error) {
 		}
 		changes++
 		if err := netlink.RouteDel(r.netlink()); err != nil && !errors.Is(err, unix.ESRCH) {
-			return changes, fmt.Errorf("remove the route to %s by %s: %w", r.to, r.via, err)
+			return changes, fmt.Errorf("remove the route to %s: %w", r, err)
 		}
 	}
 	return changes, nil
@@ -114,15 +129,22 @@ func ownRoutes() ([]route, error) {
 	return out, nil
 }
 
+func (r route) String() string {
+	if !r.via.IsValid() {
+		return r.to.String()
+	}
+	return r.to.String() + " by " + r.via.String()
+}
+
 // netlink is the route as the kernel takes it. The next hop is said to be on the
 // link, since on the tunnel it is in no network of it.
 func (r route) netlink() *netlink.Route {
 	out := &netlink.Route{
 		LinkIndex: r.link, Dst: &net.IPNet{IP: r.to.Addr().AsSlice(), Mask: net.CIDRMask(r.to.Bits(), r.to.Addr().BitLen())},
-		Priority: routeMetric, Protocol: routeProtocol, Flags: int(netlink.FLAG_ONLINK),
+		Priority: routeMetric, Protocol: routeProtocol, Scope: netlink.SCOPE_LINK,
 	}
 	if r.via.IsValid() {
-		out.Gw = r.via.AsSlice()
+		out.Gw, out.Scope, out.Flags = r.via.AsSlice(), netlink.SCOPE_UNIVERSE, int(netlink.FLAG_ONLINK)
 	}
 	if r.src.IsValid() {
 		out.Src = r.src.AsSlice()

@@ -49,7 +49,7 @@ func (d device) ensure() (index, changes int, err error) {
 	if err != nil {
 		return 0, changes, fmt.Errorf("make %s: %w", Device, err)
 	}
-	n, err := d.setUp(link)
+	n, err := setUp(link, d.mtu, d.own)
 	return link.Attrs().Index, changes + n, err
 }
 
@@ -81,14 +81,22 @@ func (d device) make() (netlink.Link, error) {
 	if err := netlink.LinkSetAlias(v, d.alias()); err != nil { // the kernel takes none with LinkAdd
 		return nil, fmt.Errorf("set the alias: %w", err)
 	}
-	// What pods send has addresses: the device needs none that the kernel makes up,
-	// and nobody's router advertisements. Kernels without IPv6 refuse both.
-	_ = netlink.LinkSetIP6AddrGenMode(v, addrGenNone)
-	err = os.WriteFile("/proc/sys/net/ipv6/conf/"+Device+"/accept_ra", []byte("0"), 0o644)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("refuse router advertisements: %w", err)
+	if err := refuseAutoAddresses(v); err != nil {
+		return nil, err
 	}
 	return netlink.LinkByName(Device)
+}
+
+// refuseAutoAddresses keeps addresses from a tunnel that the kernel makes up, and
+// what routers advertise: what pods send has addresses. Kernels without IPv6 refuse
+// both.
+func refuseAutoAddresses(link netlink.Link) error {
+	_ = netlink.LinkSetIP6AddrGenMode(link, addrGenNone)
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link.Attrs().Name+"/accept_ra", []byte("0"), 0o644)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("refuse router advertisements: %w", err)
+	}
+	return nil
 }
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
@@ -106,21 +114,22 @@ func holder() string {
 }
 
 // setUp brings what can be changed on a device in use to the wanted state.
-func (d device) setUp(link netlink.Link) (changes int, err error) {
-	if link.Attrs().MTU != d.mtu {
+func setUp(link netlink.Link, mtu int, own []netip.Addr) (changes int, err error) {
+	name := link.Attrs().Name
+	if link.Attrs().MTU != mtu {
 		changes++
-		if err := netlink.LinkSetMTU(link, d.mtu); err != nil {
-			return changes, fmt.Errorf("set MTU %d on %s: %w", d.mtu, Device, err)
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return changes, fmt.Errorf("set MTU %d on %s: %w", mtu, name, err)
 		}
 	}
-	n, err := d.setAddresses(link)
+	n, err := setAddresses(link, own)
 	if changes += n; err != nil {
 		return changes, err
 	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		changes++
 		if err := netlink.LinkSetUp(link); err != nil {
-			return changes, fmt.Errorf("set %s up: %w", Device, err)
+			return changes, fmt.Errorf("set %s up: %w", name, err)
 		}
 	}
 	return changes, nil
@@ -128,24 +137,25 @@ func (d device) setUp(link netlink.Link) (changes int, err error) {
 
 // setAddresses gives the device the node's addresses in its pods' network, each
 // alone: they bring no route.
-func (d device) setAddresses(link netlink.Link) (changes int, err error) {
+func setAddresses(link netlink.Link, own []netip.Addr) (changes int, err error) {
+	name := link.Attrs().Name
 	all, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
-		return 0, fmt.Errorf("list the addresses of %s: %w", Device, err)
+		return 0, fmt.Errorf("list the addresses of %s: %w", name, err)
 	}
 	var have []netip.Addr
 	for _, a := range all {
 		ip, _ := netip.AddrFromSlice(a.IP)
-		if ip = ip.Unmap(); slices.Contains(d.own, ip) || !ip.IsGlobalUnicast() {
+		if ip = ip.Unmap(); slices.Contains(own, ip) || !ip.IsGlobalUnicast() {
 			have = append(have, ip)
 			continue
 		}
 		changes++
 		if err := netlink.AddrDel(link, &a); err != nil {
-			return changes, fmt.Errorf("take %s from %s: %w", ip, Device, err)
+			return changes, fmt.Errorf("take %s from %s: %w", ip, name, err)
 		}
 	}
-	for _, ip := range d.own {
+	for _, ip := range own {
 		if slices.Contains(have, ip) {
 			continue
 		}
@@ -155,14 +165,14 @@ func (d device) setAddresses(link netlink.Link) (changes int, err error) {
 		}
 		changes++
 		if err := netlink.AddrAdd(link, a); err != nil {
-			return changes, fmt.Errorf("give %s to %s: %w", ip, Device, err)
+			return changes, fmt.Errorf("give %s to %s: %w", ip, name, err)
 		}
 	}
 	return changes, nil
 }
 
-func removeDevice() (changes int, err error) {
-	link, err := netlink.LinkByName(Device)
+func removeDevice(name string) (changes int, err error) {
+	link, err := netlink.LinkByName(name)
 	if isNoLink(err) {
 		return 0, nil
 	}
@@ -170,7 +180,7 @@ func removeDevice() (changes int, err error) {
 		err = netlink.LinkDel(link)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("remove %s: %w", Device, err)
+		return 0, fmt.Errorf("remove %s: %w", name, err)
 	}
 	return 1, nil
 }

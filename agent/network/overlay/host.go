@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/clusterd/clusterd/internal/hostos"
 )
@@ -18,8 +19,9 @@ type host struct {
 	addrs, external []netip.Addr // the node's, the primary one first
 	gateways        []netip.Addr
 	subnets         []subnet
-	over            family // by which nodes send to each other
-	mtu             int    // of the interface with the node's address
+	over            family      // by which nodes send to each other
+	mtu             int         // of the interface with the node's address
+	key             wgtypes.Key // the public one of its WireGuard tunnel; zero without
 }
 
 // subnet is a network that the node is directly connected to.
@@ -135,9 +137,17 @@ func (h host) direct(a netip.Addr) (link int, is bool) {
 	return link, bits >= 0
 }
 
+// wireOverhead is what WireGuard adds to a packet in bytes: outer headers, those of
+// IPv6 even where IPv4 carries it since a router on the way may translate, its own,
+// and the authenticator.
+const wireOverhead = 40 + 8 + 16 + 16
+
 func (h host) podMTU(backend string) int {
-	if backend == VXLAN {
+	switch backend {
+	case VXLAN:
 		return h.mtu - h.over.overhead
+	case WireGuard:
+		return h.mtu - wireOverhead
 	}
 	return h.mtu
 }

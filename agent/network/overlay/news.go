@@ -112,7 +112,7 @@ func (n *news) concerns(m netlink.Message) bool {
 	switch uint16(m.Header.Type) {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		name := linkName(m.Data)
-		return name == Device || !strings.HasPrefix(name, podPrefix) && !strings.HasPrefix(name, ownPrefix)
+		return name == Device || name == WireDevice || !strings.HasPrefix(name, podPrefix) && !strings.HasPrefix(name, ownPrefix)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		if len(m.Data) < rtmsgLen {
 			return false

@@ -1,6 +1,6 @@
 // Package overlay leads packets to the pods of other nodes: it makes a route for
-// each Node of the cluster, and with VXLAN the tunnel device that they lead
-// into, all over netlink and from the Node objects alone.
+// each Node of the cluster, and with VXLAN or WireGuard the tunnel device that they
+// lead into, all over netlink and from the Node objects alone.
 //
 // It promises:
 //   - Nothing is flooded or learned: neighbours and forwarding entries are
@@ -8,9 +8,13 @@
 //   - What somebody removes from the kernel comes back within seconds, and what
 //     belongs to a node that left goes. An idle cluster programs nothing: it is
 //     woken by the API's and the kernel's own news and never asks in turns.
-//   - Traffic goes on while the process is away. The next one finds the device
-//     and the entries, and changes only what is not as it should be.
+//   - Traffic goes on while the process is away, unless the kernel has no WireGuard
+//     and the process does it. The next one finds the device and the entries, and
+//     changes only what is not as it should be.
 //   - There is no device as long as no other node needs one.
+//   - With WireGuard nothing that is for another node's pods leaves this one in the
+//     clear, also while the process is away. An idle tunnel is silent, but for a
+//     small packet each 25 seconds to nodes that are not on a network of this one.
 //
 // What a node has to tell the others is in annotations of its own Node object;
 // see peer.go. Which way to another node is taken is decided in plan.go, what is
@@ -38,13 +42,25 @@ import (
 
 // The ways to pods on other nodes; the names are flannel's.
 const (
-	VXLAN  = "vxlan"
-	HostGW = "host-gw"
-	None   = "none"
+	VXLAN     = "vxlan"
+	HostGW    = "host-gw"
+	WireGuard = "wireguard-native"
+	None      = "none"
 )
 
-// Device is the name of the tunnel.
-const Device = "clusterd-vx"
+// The names of the tunnels.
+const (
+	Device     = "clusterd-vx"
+	WireDevice = "clusterd-wg"
+)
+
+// Tunnel is the name of the one that a backend may have.
+func Tunnel(backend string) string {
+	if backend == WireGuard {
+		return WireDevice
+	}
+	return Device
+}
 
 // Pods is the pod network of this node.
 type Pods interface {
@@ -56,7 +72,7 @@ type Pods interface {
 
 // Config says how and for whom. All fields are required unless they are marked.
 type Config struct {
-	// Backend is VXLAN, HostGW or None.
+	// Backend is VXLAN, HostGW, WireGuard or None.
 	Backend  string
 	NodeName string
 	// ClusterCIDRs are the ranges of all pods. The family of the first is the one
@@ -68,6 +84,9 @@ type Config struct {
 	// External are addresses of this node by which nodes elsewhere reach it; optional.
 	External []netip.Addr
 	Pods     Pods
+	// KeyFile holds the private key of the WireGuard tunnel. It is made when it is
+	// missing and needed.
+	KeyFile string
 	// Nodes may list and watch all Nodes, Self change this one's annotations.
 	Nodes, Self clientset.Interface
 }
@@ -81,6 +100,7 @@ type Overlay struct {
 
 	changed chan struct{} // has room for one
 	news    *news
+	wire    *wireguard
 	planned *plan    // what the kernel was last brought to; nil: unknown
 	mtu     int      // what the pods were last given
 	told    []string // the complaints that are in the log
@@ -89,13 +109,13 @@ type Overlay struct {
 // New checks the configuration. It touches neither kernel nor API.
 func New(c Config, log *slog.Logger) (*Overlay, error) {
 	var errs []error
-	if !slices.Contains([]string{VXLAN, HostGW, None}, c.Backend) {
+	if !slices.Contains([]string{VXLAN, HostGW, WireGuard, None}, c.Backend) {
 		errs = append(errs, fmt.Errorf("pod network: there is no backend %q", c.Backend))
 	}
-	if c.NodeName == "" || len(c.ClusterCIDRs) == 0 || c.Addresses == nil || c.Pods == nil || c.Nodes == nil || c.Self == nil {
-		errs = append(errs, errors.New("pod network: NodeName, ClusterCIDRs, Addresses, Pods, Nodes and Self have to be set"))
+	if c.NodeName == "" || len(c.ClusterCIDRs) == 0 || c.Addresses == nil || c.Pods == nil || c.Nodes == nil || c.Self == nil || c.KeyFile == "" {
+		errs = append(errs, errors.New("pod network: NodeName, ClusterCIDRs, Addresses, Pods, Nodes, Self and KeyFile have to be set"))
 	}
-	o := &Overlay{cfg: c, log: log, changed: make(chan struct{}, 1)}
+	o := &Overlay{cfg: c, log: log, changed: make(chan struct{}, 1), wire: &wireguard{keyFile: c.KeyFile, log: log}}
 	only := ""
 	if c.Backend == None {
 		only = c.NodeName // its own annotations are all that may have to be changed
@@ -132,6 +152,7 @@ func (o *Overlay) Run(ctx context.Context, ready func()) error {
 	o.news = news
 	kernel, stop := news.follow(o.log)
 	defer stop()
+	defer o.wire.close()
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); o.nodes.Run(ctx) }()
@@ -173,6 +194,10 @@ func (o *Overlay) Run(ctx context.Context, ready func()) error {
 func (o *Overlay) reconcile(ctx context.Context) error {
 	var complaints []string
 	h, err := look(o.cfg)
+	if err == nil && o.cfg.Backend == WireGuard {
+		err = o.wire.loadKey()
+		h.key = o.wire.key.PublicKey()
+	}
 	if err != nil {
 		o.complain([]string{err.Error()})
 		return err
@@ -217,7 +242,7 @@ func (o *Overlay) program(want plan) error {
 		return nil
 	}
 	o.planned = nil
-	device, changes, err := want.apply()
+	device, changes, err := want.apply(o.wire)
 	o.news.device.Store(int64(device))
 	if err != nil {
 		return err

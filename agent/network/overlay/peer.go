@@ -10,22 +10,24 @@ import (
 	"strings"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // The annotations by which a node tells the others how its pods are reached:
-// the backend, its addresses, those for nodes elsewhere, and with VXLAN the MAC of
-// its tunnel device. A list is separated by commas.
+// the backend, its addresses, those for nodes elsewhere, and of its tunnel the MAC
+// with VXLAN or the public key with WireGuard. A list is separated by commas.
 const (
 	annotationBackend  = "clusterd.io/network-backend"
 	annotationAddress  = "clusterd.io/network-address"
 	annotationExternal = "clusterd.io/network-external-address"
 	annotationMAC      = "clusterd.io/network-mac"
+	annotationKey      = "clusterd.io/network-public-key"
 )
 
-var annotations = []string{annotationBackend, annotationAddress, annotationExternal, annotationMAC}
+var annotations = []string{annotationBackend, annotationAddress, annotationExternal, annotationMAC, annotationKey}
 
 // peer is another node, as it has told.
 type peer struct {
@@ -33,6 +35,7 @@ type peer struct {
 	cidrs           []netip.Prefix // of its pods
 	addrs, external []netip.Addr
 	mac             string
+	key             wgtypes.Key
 }
 
 // keep is the part of a Node that matters here.
@@ -79,6 +82,11 @@ func peerOf(n *v1.Node) (p peer, ok bool, err error) {
 			return problem("annotation "+annotationMAC, text)
 		}
 		p.mac = mac.String()
+	}
+	if text := n.Annotations[annotationKey]; text != "" {
+		if p.key, err = wgtypes.ParseKey(text); err != nil {
+			return problem("annotation "+annotationKey, text)
+		}
 	}
 	for _, text := range n.Spec.PodCIDRs {
 		cidr, err := netip.ParsePrefix(text)
@@ -132,8 +140,11 @@ func (h host) announcement(backend string) map[string]*string {
 	set(annotationBackend, backend)
 	set(annotationAddress, join(h.addrs))
 	set(annotationExternal, join(h.external))
-	if backend == VXLAN {
+	switch backend {
+	case VXLAN:
 		set(annotationMAC, tunnelMAC(h.gateways[0]).String())
+	case WireGuard:
+		set(annotationKey, h.key.String())
 	}
 	return out
 }

@@ -11,12 +11,13 @@ import (
 // plan is what should be in the kernel.
 type plan struct {
 	device *device // nil: none
+	wire   *wire   // nil: none
 	routes []route
 	neighs map[netip.Addr]string // MACs by address, on the device
 	fdb    map[string]netip.Addr // nodes' addresses by MAC, on the device
 }
 
-// device is the tunnel.
+// device is the VXLAN tunnel.
 type device struct {
 	mac  string
 	over family
@@ -34,6 +35,11 @@ type route struct {
 
 func (p plan) equal(q plan) bool {
 	same := p.device == nil && q.device == nil
+	if p.wire != nil && q.wire != nil {
+		same = same && p.wire.equal(*q.wire)
+	} else {
+		same = same && p.wire == nil && q.wire == nil
+	}
 	if p.device != nil && q.device != nil {
 		a, b := *p.device, *q.device
 		same = a.mac == b.mac && a.over == b.over && a.mtu == b.mtu && slices.Equal(a.own, b.own)
@@ -53,6 +59,8 @@ func (h host) plan(backend string, peers []peer) (want plan, odd []string) {
 			problems = []string{fmt.Sprintf("its backend is %s, here it is %s: restart clusterd on the node that was not restarted since --flannel-backend changed", p.backend, backend)}
 		case backend == VXLAN:
 			problems = want.addTunnel(h, p)
+		case backend == WireGuard:
+			problems = want.addWire(h, p)
 		default:
 			problems = want.addDirect(h, p)
 		}
