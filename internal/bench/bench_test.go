@@ -98,6 +98,27 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestAgentReport has a node that is good enough, and one that needs too much of either.
+func TestAgentReport(t *testing.T) {
+	figures := func(anon int64, cpu float64) *result {
+		shims := usage{anon: 1 << 20, cpu: 100} // the same on both sides, and in no goal
+		return &result{few: state{footprint: &footprint{others: usage{anon: anon, cpu: cpu}, shims: shims}}}
+	}
+	for name, row := range map[string]struct {
+		anon    int64
+		cpu     float64
+		reached bool
+	}{"both": {690, 4.9, true}, "memory": {710, 4.9, false}, "CPU": {690, 5.1, false}} {
+		var out bytes.Buffer
+		if got := agentReport(&out, 10, figures(row.anon, row.cpu), figures(1000, 10)); got != row.reached {
+			t.Errorf("%s: reached is %v:\n%s", name, got, &out)
+		}
+		if got := strings.Contains(out.String(), "MISSED"); got == row.reached {
+			t.Errorf("%s: the words say otherwise:\n%s", name, &out)
+		}
+	}
+}
+
 func TestMedian(t *testing.T) {
 	got := median([]times{{1, 9, 5}, {3, 7, 6}, {2, 8, 100}})
 	if want := (times{2, 8, 6}); got != want {

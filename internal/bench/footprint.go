@@ -99,7 +99,7 @@ func compare(before, after []process, during time.Duration) *footprint {
 }
 
 // bystanders keep the lab's node alive, and hold the baseline together.
-var bystanders = []string{"sleep", "up"}
+var bystanders = []string{"sleep", "up", "join"}
 
 // processes samples what is in the process namespace, bystanders left out.
 func processes(proc, namespace string) ([]process, error) {

@@ -5,6 +5,8 @@
 // lab node of its own and one after the other, prints their figures side by side with the ratios, and ends with the goals
 // and the exit status 1 if one is missed.
 //
+// `bench agent` does the same with a node alone, both sides at the same time and joined to one server of clusterd.
+//
 // `bench store` measures the datastore alone beside stock kine and etcd, `bench compaction` how it catches up with a million
 // revisions while writes go on.
 //
@@ -40,13 +42,15 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench cluster|store|compaction [flags]")
+var errUsage = errors.New("usage: bench cluster|agent|store|compaction [flags]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		switch args[0] {
 		case "cluster":
 			return clusterCommand(ctx, args[1:])
+		case "agent":
+			return agentCommand(ctx, args[1:])
 		case "store":
 			return storeCommand(ctx, args[1:])
 		case "compaction":

@@ -59,22 +59,27 @@ func report(w io.Writer, pods int, ours, theirs *result) bool {
 			printProcesses(w, fmt.Sprintf("%s, %d pods", s.name, pods), s.r.many.footprint)
 		}
 	}
+	return compareSides(w, rows(pods), ours, theirs)
+}
+
+// compareSides prints the rows of both sides and whether the goals are reached.
+func compareSides(w io.Writer, rows []row, ours, theirs *result) bool {
 	fmt.Fprintf(w, "\n%-38s %10s %10s %7s\n", "", "clusterd", "baseline", "ratio")
-	for _, r := range rows(pods) {
+	for _, r := range rows {
 		fmt.Fprintf(w, "%-38s", r.name)
-		for _, s := range sides {
-			if s.r == nil {
+		for _, side := range []*result{ours, theirs} {
+			if side == nil {
 				fmt.Fprintf(w, " %10s", "-")
 				continue
 			}
-			fmt.Fprintf(w, " %10.2f", r.get(s.r))
+			fmt.Fprintf(w, " %10.2f", r.get(side))
 		}
 		if ours != nil && theirs != nil {
 			fmt.Fprintf(w, " %7.2f", r.ratio(ours, theirs))
 		}
 		fmt.Fprintln(w)
 	}
-	return ours == nil || theirs == nil || printGoals(w, pods, ours, theirs)
+	return ours == nil || theirs == nil || printGoals(w, rows, ours, theirs)
 }
 
 // ratio is clusterd's figure divided by the baseline's; 0 when that has none.
@@ -85,10 +90,10 @@ func (r row) ratio(ours, theirs *result) float64 {
 	return r.get(ours) / r.get(theirs)
 }
 
-func printGoals(w io.Writer, pods int, ours, theirs *result) bool {
+func printGoals(w io.Writer, rows []row, ours, theirs *result) bool {
 	reached := true
 	fmt.Fprintf(w, "\n%-38s %7s %8s\n", "goals", "ratio", "at most")
-	for _, r := range rows(pods) {
+	for _, r := range rows {
 		if r.goal == 0 {
 			continue
 		}

@@ -6,8 +6,16 @@
 //
 // starts everything, imports the image archives, prints the seconds to each stage and stays in the foreground. An
 // interrupt stops the processes and leaves the pods, so that a second start on the same DIR finds them again. The admin's
-// kubeconfig is DIR/admin.yaml; every process logs to DIR/NAME.log. It takes the machine's ports and /etc, so run it in
-// a lab node. The program expects containerd, its shim, ctr and runc beside itself and the CNI plugins in ../cni, which
+// kubeconfig is DIR/admin.yaml; every process logs to DIR/NAME.log.
+//
+//	baseline join DIR SERVER AUTHORITIES [IMAGES.tar...]
+//
+// makes the machine a node of a cluster whose API server is at the IP address SERVER, port 6443: containerd, kubelet and
+// kube-proxy alone. AUTHORITIES is a directory with the cluster's server-ca.crt, client-ca.crt and client-ca.key.
+//
+// Both take the machine's ports and /etc, so run it in a lab node.
+//
+// The program expects containerd, its shim, ctr and runc beside itself and the CNI plugins in ../cni, which
 // is where the build script puts them.
 package main
 
@@ -47,6 +55,13 @@ func run(role string, args []string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		return up(ctx, args[0], args[1:])
+	case "join":
+		if len(args) < 3 {
+			return fmt.Errorf("join needs a directory, a server and a directory of authorities")
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		return join(ctx, args[0], args[1], args[2], args[3:])
 	case "kine":
 		return kine(args[0], args[1], args[2])
 	case "etcd":
