@@ -45,7 +45,7 @@ func Claim(l *ledger.Ledger, dir datadir.Dir) error {
 // kernelClaims are the things of the kernel that are not there. Claims of the same boot that are entered already stay.
 func kernelClaims(l *ledger.Ledger) ([]ledger.Entry, error) {
 	var all []ledger.Entry
-	for _, name := range []string{network.DefaultBridge, overlay.Device} {
+	for _, name := range []string{network.DefaultBridge, overlay.Device, overlay.WireDevice} {
 		if _, err := netlink.LinkByName(name); isNoLink(err) {
 			all = append(all, ledger.Entry{Kind: ledger.Link, Name: name})
 		} else if err != nil {

@@ -27,9 +27,11 @@ type Machine struct {
 
 // Network removes links, routes and packet rules.
 func (m Machine) Network() error {
-	errs := []error{network.RemoveExceptions(network.DefaultBridge, overlay.Device), overlay.RemoveRoutes()}
-	if m.Ledger.Has(ledger.Link, overlay.Device) {
-		errs = append(errs, overlay.RemoveDevice())
+	errs := []error{network.RemoveExceptions(network.DefaultBridge, overlay.Device, overlay.WireDevice), overlay.RemoveRoutes()}
+	for _, name := range []string{overlay.Device, overlay.WireDevice} {
+		if m.Ledger.Has(ledger.Link, name) {
+			errs = append(errs, overlay.RemoveDevice(name))
+		}
 	}
 	if m.Ledger.Has(ledger.Link, network.DefaultBridge) {
 		errs = append(errs, network.RemoveBridge(network.DefaultBridge))

@@ -6,8 +6,8 @@ func RemoveRoutes() error {
 	return err
 }
 
-// RemoveDevice removes the interface to pods of other nodes, if there is one.
-func RemoveDevice() error {
-	_, err := removeDevice()
+// RemoveDevice removes an interface to pods of other nodes, if there is one.
+func RemoveDevice(name string) error {
+	_, err := removeDevice(name)
 	return err
 }
