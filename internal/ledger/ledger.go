@@ -89,7 +89,8 @@ func Exists(path string) bool {
 	return err == nil
 }
 
-// Open reads the ledger at path; without a file it is empty. Nothing is written before the first Add.
+// Open reads the ledger at path; without a file, or with one that a failing disk has emptied, it is empty. Nothing is written
+// before the first Add.
 func Open(path string) (*Ledger, error) {
 	id, err := os.ReadFile(bootFile)
 	if err != nil {
@@ -106,6 +107,9 @@ func open(path, id string) (*Ledger, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	if len(data) == 0 {
+		return l, nil // a node that starts, and leaves a little when it is removed, is worth more than none
 	}
 	if !strings.HasPrefix(string(data), header) {
 		return nil, fmt.Errorf("read the ledger %s: it is not one that clusterd wrote", path)

@@ -40,7 +40,6 @@ func TestEntriesOutliveTheProcess(t *testing.T) {
 func TestDamage(t *testing.T) {
 	for _, row := range []struct{ name, text, want string }{
 		{"another file", "hello\n", "not one that clusterd wrote"},
-		{"empty", "", "not one that clusterd wrote"},
 		{"no name", header + "file\n", `no name in the line "file"`},
 		{"a later kind", header + "moon full\n", "or a later one"},
 	} {
@@ -57,6 +56,24 @@ func TestDamage(t *testing.T) {
 	l := must(open(filepath.Join(t.TempDir(), "ledger"), "one"))
 	if err := l.Add(Entry{File, "/a\nfile /etc/passwd"}); err == nil {
 		t.Error("a name with a line feed was taken")
+	}
+}
+
+// TestEmptied has a file that a failing disk has emptied: it is begun anew.
+func TestEmptied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := open(path, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Add(Entry{File, "/f"}); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = open(path, "one"); err != nil || !l.Has(File, "/f") {
+		t.Errorf("%v, %v", l, err)
 	}
 }
 
