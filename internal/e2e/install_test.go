@@ -205,6 +205,7 @@ func TestInstall(t *testing.T) {
 		return
 	}
 	wants(t, d.does(t, "clusterd uninstall --grace 2s"), "removed clusterd")
+	wants(t, d.does(t, "cat /etc/clusterd/config.yaml; rm /etc/clusterd/config.yaml; rmdir /etc/clusterd"), "kept=yes") // the user's
 	compare(t, before, strings.Split(d.does(t, installed), "\n"))
 	t.Run("Node", d.testNode)
 	t.Run("OpenRC", d.testOpenRC)
