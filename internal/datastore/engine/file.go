@@ -25,7 +25,8 @@ const (
 // pragmas are set in this order: the lock comes before the first use of the write-ahead log, so that its index is in
 // memory and not in a shared file, and auto_vacuum before the first table. A commit syncs the log before it returns. The log
 // is folded back after about 500 pages, so that the write that has to wait for it does not wait long, and its file cut to
-// 16 MiB if one transaction made it larger.
+// 16 MiB if one transaction made it larger. Pages are cached for the tree's inner ones and a transaction's own: values have a
+// cache of their own.
 var pragmas = []string{
 	"busy_timeout = 10000",
 	"locking_mode = EXCLUSIVE",
@@ -34,7 +35,7 @@ var pragmas = []string{
 	"synchronous = FULL",
 	"wal_autocheckpoint = 500",
 	"journal_size_limit = 16777216",
-	"cache_size = -4096",
+	"cache_size = -1024",
 	"temp_store = MEMORY",
 }
 
@@ -62,7 +63,7 @@ type file struct {
 	mu   sync.Mutex // SQLite would serialise calls too, but not a statement with its rows
 	conn *sql.Conn
 
-	insert *sql.Stmt
+	insert, read *sql.Stmt
 }
 
 // openFile opens or makes the database at path, readable by its owner alone.
@@ -139,11 +140,17 @@ func (f *file) setUp(ctx context.Context) error {
 	if err := f.create(ctx); err != nil {
 		return err
 	}
-	f.insert, err = f.conn.PrepareContext(ctx, insertRow)
+	if f.insert, err = f.conn.PrepareContext(ctx, insertRow); err != nil {
+		return err
+	}
+	f.read, err = f.conn.PrepareContext(ctx, readValues)
 	return err
 }
 
-const insertRow = "INSERT INTO log (revision, key, count, created, lease, value) VALUES (?, ?, ?, ?, ?, ?)"
+const (
+	insertRow  = "INSERT INTO log (revision, key, count, created, lease, value) VALUES (?, ?, ?, ?, ?, ?)"
+	readValues = "SELECT log.revision, log.value FROM json_each(?) AS wanted CROSS JOIN log ON log.revision = wanted.value"
+)
 
 // synchronousFull is what PRAGMA synchronous answers when each commit is synced.
 const synchronousFull = 2
@@ -222,8 +229,10 @@ func (f *file) tables(ctx context.Context) (map[string]bool, error) {
 
 // close folds the log back and closes the file.
 func (f *file) close() {
-	if f.insert != nil {
-		_ = f.insert.Close()
+	for _, statement := range []*sql.Stmt{f.insert, f.read} {
+		if statement != nil {
+			_ = statement.Close()
+		}
 	}
 	if f.conn != nil {
 		_ = f.conn.Close()
@@ -316,26 +325,6 @@ func (f *file) last() (revision int64, err error) {
 	return revision, err
 }
 
-// values hands the values of revisions to each, in any order, leaving out those that are not there.
-func (f *file) values(revisions []int64, each func(revision int64, value []byte)) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	rows, err := f.conn.QueryContext(background, "SELECT log.revision, log.value FROM json_each(?) AS wanted CROSS JOIN log ON log.revision = wanted.value", list(revisions))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var revision int64
-		var value []byte
-		if err := rows.Scan(&revision, &value); err != nil {
-			return err
-		}
-		each(revision, value)
-	}
-	return rows.Err()
-}
-
 // after reads up to limit revisions from first on.
 func (f *file) after(first int64, limit int) ([]row, error) {
 	f.mu.Lock()
@@ -362,11 +351,6 @@ func (f *file) remove(revisions []int64) error {
 		_, err := tx.ExecContext(background, "DELETE FROM log WHERE revision IN (SELECT value FROM json_each(?))", list(revisions))
 		return err
 	})
-}
-
-// list is revisions as a JSON array.
-func list(revisions []int64) string {
-	return strings.ReplaceAll(strings.Trim(fmt.Sprint(revisions), " "), " ", ",")
 }
 
 // pages tells the number of pages of the file, how many of them are free, and the bytes of one.

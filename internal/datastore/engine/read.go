@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -50,7 +51,8 @@ func (e *Engine) readable(revision int64) (int64, error) {
 	return revision, nil
 }
 
-// fill adds the values. The error is errGone when one is not there any more.
+// fill adds the values. The error is errGone when one is not there any more. A value that was asked for alone is cached; those
+// of a list would push out all that is in use.
 func (e *Engine) fill(kvs []*server.KeyValue) error {
 	var missing []int64
 	at := map[int64]*server.KeyValue{}
@@ -65,11 +67,11 @@ func (e *Engine) fill(kvs []*server.KeyValue) error {
 	if len(missing) == 0 {
 		return nil
 	}
+	slices.Sort(missing) // as they are in the file
 	err := e.file.values(missing, func(revision int64, value []byte) {
 		at[revision].Value = value
 		delete(at, revision)
-		// A long list would push out all that is in use.
-		if len(missing) < streamed {
+		if len(kvs) == 1 {
 			e.cache.put(revision, value)
 		}
 	})
