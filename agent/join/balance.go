@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clusterd/clusterd/internal/dial"
 	"github.com/clusterd/clusterd/internal/tunnel"
 )
 
@@ -125,25 +126,23 @@ func (b *Balancer) dial(ctx context.Context) (net.Conn, error) {
 	candidates := b.candidates()
 	b.mu.Unlock()
 	d := net.Dialer{Timeout: serverTimeout}
-	var errs []error
-	for i, s := range candidates {
-		c, err := d.DialContext(ctx, "tcp", s)
-		if err == nil {
-			err = tunnel.Watch(c)
-		}
-		if err == nil {
-			if i > 0 {
-				b.prefer(s)
-			}
-			return c, nil
-		}
-		errs = append(errs, err)
+	c, i, err := dial.First(ctx, candidates, func(ctx context.Context, server string) (net.Conn, error) {
+		return d.DialContext(ctx, "tcp", server)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, errors.Join(errs...)
+	if err := tunnel.Watch(c); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if i > 0 {
+		b.prefer(candidates[i])
+	}
+	return c, nil
 }
 
-// candidates are the servers, and the fallback if it is none of them: after them, or before them if it alone was reached last,
-// since each that does not answer takes its time.
+// candidates are the servers, and the fallback if it is none of them: after them, or before them if it alone was reached
+// last, since each that says nothing takes its time.
 func (b *Balancer) candidates() []string {
 	switch {
 	case slices.Contains(b.servers, b.fallback):

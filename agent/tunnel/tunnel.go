@@ -16,12 +16,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clusterd/clusterd/internal/dial"
 	"github.com/clusterd/clusterd/internal/tunnel"
 )
 
 const (
 	dialTimeout = 5 * time.Second
-	retry       = 2 * time.Second
+	retry       = time.Second
 )
 
 // Config is what the component is made from. All fields are required.
@@ -86,9 +87,6 @@ func (t *Tunnels) hold(ctx context.Context, server string) {
 	said := ""
 	for ctx.Err() == nil {
 		err := t.once(ctx, server, func() { said = "" })
-		if errors.As(err, new(*net.OpError)) && len(t.cfg.Servers()) == 1 {
-			err = t.once(ctx, t.cfg.Fallback, func() { said = "" })
-		}
 		if err != nil && ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
 			t.log.Debug("no tunnel", "server", server, "error", err)
@@ -97,9 +95,17 @@ func (t *Tunnels) hold(ctx context.Context, server string) {
 	}
 }
 
+// addresses are where a server can be: the fallback leads to it for certain when there is no other.
+func (t *Tunnels) addresses(server string) []string {
+	if len(t.cfg.Servers()) == 1 && server != t.cfg.Fallback {
+		return []string{server, t.cfg.Fallback}
+	}
+	return []string{server}
+}
+
 // once makes a tunnel and serves it until it ends.
 func (t *Tunnels) once(ctx context.Context, server string, made func()) error {
-	c, err := t.connect(ctx, server)
+	c, err := t.connect(ctx, t.addresses(server))
 	if err != nil {
 		return err
 	}
@@ -119,16 +125,18 @@ func (t *Tunnels) dial(address string) (net.Conn, error) {
 }
 
 // connect makes the connection and asks for the upgrade.
-func (t *Tunnels) connect(ctx context.Context, server string) (net.Conn, error) {
+func (t *Tunnels) connect(ctx context.Context, addresses []string) (net.Conn, error) {
 	config, err := t.cfg.TLS()
 	if err != nil {
 		return nil, err
 	}
 	config.NextProtos = []string{"http/1.1"} // the newer versions cannot be upgraded
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}
-	limited, cancel := context.WithTimeout(ctx, 2*dialTimeout)
-	defer cancel()
-	c, err := d.DialContext(limited, "tcp", server)
+	c, _, err := dial.First(ctx, addresses, func(ctx context.Context, address string) (net.Conn, error) {
+		limited, cancel := context.WithTimeout(ctx, 2*dialTimeout)
+		defer cancel()
+		return d.DialContext(limited, "tcp", address)
+	})
 	if err != nil {
 		return nil, err
 	}
