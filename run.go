@@ -22,6 +22,7 @@ import (
 	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/nodename"
 	"github.com/clusterd/clusterd/internal/options"
+	"github.com/clusterd/clusterd/internal/timerslack"
 	"github.com/clusterd/clusterd/internal/upstream"
 )
 
@@ -50,6 +51,13 @@ func stopInTime(log *slog.Logger) {
 func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
+	}
+}
+
+// sleepLonger lets the kernel put wake-ups together while there is little to do.
+func sleepLonger(ctx context.Context, log *slog.Logger) {
+	if err := timerslack.Follow(ctx); err != nil {
+		log.Debug("wake-ups are not put together", "error", err)
 	}
 }
 

@@ -55,6 +55,7 @@ func runAgent(ctx context.Context, cfg agent.Command, log *slog.Logger) error {
 	}
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
+	go sleepLonger(ctx, log)
 	member, err := join.Enter(ctx, join.Config{
 		URL: cfg.Join, Token: cfg.Token, NodeName: cfg.NodeName, FormerName: cfg.FormerName, NodeIPs: cfg.NodeIPs, Balance: cfg.Balance, Dir: dir, OwnLinks: agent.Links,
 	}, log)

@@ -83,6 +83,7 @@ func runServer(ctx context.Context, cfg server.Config, log *slog.Logger) error {
 	}
 	context.AfterFunc(ctx, func() { stopInTime(log) })
 	limitGarbage()
+	go sleepLonger(ctx, log)
 	ready := stages(log, dir, func(after string) {
 		if err := twice.Save(dir.ServerCopies(), lasting(dir)...); err != nil {
 			log.Warn("what cannot be made again is not kept twice", "error", err)
