@@ -26,8 +26,10 @@ const (
 	idle = 10 * time.Millisecond
 	// look is how often the load is looked at.
 	look = time.Second
-	// busy is the processor time within look from which on timers are precise.
+	// busy is the mean processor time within look from which on timers are precise.
 	busy = look / 4
+	// smooth is over how many looks the mean is taken: a collection of garbage, every few seconds, is no load.
+	smooth = 4
 	// quiet is how many looks in a row must see less than busy before wake-ups are put together.
 	quiet = 10
 	// again is how many looks later the threads that have come since are given the slack too.
@@ -63,11 +65,15 @@ func Follow(ctx context.Context) error {
 func Standard() error { return set(standard, nil) }
 
 // load decides from the processor time of each look.
-type load struct{ calm int }
+type load struct {
+	mean time.Duration
+	calm int // looks in a row
+}
 
 // seen is the slack to set after a look in which the process took the time; without change all threads have it.
 func (l *load) seen(took time.Duration) (slack time.Duration, change bool) {
-	if took >= busy {
+	l.mean += (took - l.mean) / smooth
+	if l.mean >= busy {
 		was := l.calm
 		l.calm = 0
 		return standard, was >= quiet

@@ -113,14 +113,15 @@ func TestLoad(t *testing.T) {
 		slack   time.Duration
 		changes int
 	}{
-		{time.Second, 5, 0, 0},                   // busy from the start: as it was
-		{time.Millisecond, 9, 0, 0},              // not yet
-		{time.Second, 1, 0, 0},                   // once more from the beginning
-		{time.Millisecond, 10, idle, 1},          // now
-		{time.Millisecond, again, idle, 1},       // and once more, for threads that are new
-		{time.Second / 2, 3, standard, 1},        // at once, and once
-		{time.Millisecond, quiet + 1, idle, 1},   // idle again
-		{time.Millisecond, 3*again - 1, idle, 3}, // and on
+		{time.Second, 1, 0, 0},                 // busy from the start: as it was
+		{time.Millisecond, quiet - 1, 0, 0},    // not yet
+		{2 * time.Second, 1, 0, 0},             // once more from the beginning
+		{time.Millisecond, quiet + 3, idle, 1}, // now
+		{time.Second / 2, 1, 0, 0},             // a collection of garbage
+		{time.Millisecond, again, idle, 1},     // once more, for threads that are new
+		{time.Second, 3, standard, 1},          // at once, and once
+		{time.Millisecond, quiet + 3, idle, 1}, // idle again
+		{time.Millisecond, 3 * again, idle, 3}, // and on
 	} {
 		if slack, changes := look(c.took, c.times); slack != c.slack || changes != c.changes {
 			t.Errorf("step %d: slack %s after %d changes, not %s after %d", n, slack, changes, c.slack, c.changes)
