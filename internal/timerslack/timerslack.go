@@ -1,6 +1,6 @@
 // Package timerslack lets a process that has little to do sleep longer: the kernel may put wake-ups together that come a few
 // milliseconds apart. An idle cluster wakes some 600 times a second otherwise, each time for a few microseconds of work, and
-// the waking costs more than the work. Under load every timer is precise, so nothing that is waited for becomes slower.
+// the waking costs more than the work. The price is that a timer may come as much later then; under load all are precise.
 //
 // The kernel keeps the slack with each thread, and hands it down to threads and processes that the thread starts (prctl(2),
 // PR_SET_TIMERSLACK). A program that must not sleep longer because its parent may calls Standard.
@@ -34,9 +34,12 @@ const (
 	quiet = 10
 	// again is how many looks later the threads that have come since are given the slack too.
 	again = 60
+	// monitor is the place of the Go runtime's monitor among the process's threads: main starts it before any other. It
+	// takes the processor back from system calls that block, and must not come late.
+	monitor = 1
 )
 
-// Follow adapts the slack of the process's threads to its load until ctx ends. The error says why that is impossible here: the
+// Follow adapts the slack of the process's threads to its load until ctx ends; from then on it is the kernel's. The error says why that is impossible here: the
 // kernel has no such file, or does not let this user write it.
 func Follow(ctx context.Context) error {
 	var l load
@@ -46,7 +49,7 @@ func Follow(ctx context.Context) error {
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			return nil
+			return Standard()
 		case <-tick.C:
 		}
 		var now time.Duration
@@ -54,7 +57,7 @@ func Follow(ctx context.Context) error {
 			break
 		}
 		if slack, change := l.seen(now - before); change {
-			err = set(slack, monitor)
+			err = set(slack)
 		}
 		before = now
 	}
@@ -62,7 +65,7 @@ func Follow(ctx context.Context) error {
 }
 
 // Standard gives all threads of the process the kernel's own slack.
-func Standard() error { return set(standard, nil) }
+func Standard() error { return set(standard) }
 
 // load decides from the processor time of each look.
 type load struct {
@@ -91,26 +94,25 @@ func used() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// monitor is whether the n-th thread of the process, from 0, is the Go runtime's monitor, which main starts before any other.
-// It takes the processor back from system calls that block, and must not come late.
-func monitor(n int) bool { return n == 1 }
-
-// set gives the slack to all threads but those that are excepted, and to those that they start meanwhile.
-func set(slack time.Duration, except func(n int) bool) error {
-	value := []byte(strconv.FormatInt(slack.Nanoseconds(), 10))
+// set gives the slack to all threads but the runtime's monitor, which has the kernel's, and to those that they start meanwhile.
+func set(slack time.Duration) error {
 	done := map[string]bool{}
 	for more := true; more; {
-		threads, err := threads()
+		ids, err := threads()
 		if err != nil {
 			return err
 		}
 		more = false
-		for n, id := range threads {
-			if done[id] || except != nil && except(n) {
+		for n, id := range ids {
+			if done[id] {
 				continue
 			}
 			done[id], more = true, true
-			err := os.WriteFile("/proc/"+id+"/timerslack_ns", value, 0)
+			value := slack
+			if n == monitor {
+				value = standard
+			}
+			err := os.WriteFile("/proc/"+id+"/timerslack_ns", []byte(strconv.FormatInt(value.Nanoseconds(), 10)), 0)
 			if gone := errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrNotExist) && n > 0; err != nil && !gone {
 				return fmt.Errorf("set a thread's timer slack: %w", err)
 			}

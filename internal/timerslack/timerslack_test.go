@@ -49,7 +49,7 @@ func values() ([]string, error) {
 }
 
 func TestThreads(t *testing.T) {
-	if err := set(idle, monitor); err != nil {
+	if err := set(idle); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
