@@ -13,9 +13,10 @@ import (
 const (
 	// Every task's CPU use, by a call to each shim, for the UsageNanoCores of CRI
 	// statistics. The default is a second. The kubelet takes these figures from
-	// cAdvisor unless PodAndContainerStatsFromCRI is on.
-	taskStatsPeriod    = "60s"
-	taskStatsRetention = "180s" // a rate needs two samples
+	// cAdvisor unless PodAndContainerStatsFromCRI is on, and then whoever reckons a
+	// rate does it from UsageCoreNanoSeconds, which is read when it is asked for.
+	taskStatsPeriod    = "120s"
+	taskStatsRetention = "360s" // a rate needs two samples
 	// The size of every snapshot, in seconds. The default is 10.
 	snapshotStatsPeriod = 30
 )

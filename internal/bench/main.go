@@ -72,7 +72,7 @@ func clusterCommand(ctx context.Context, args []string) error {
 	flags.IntVar(&p.starts, "starts", 3, "starts from an empty data directory on each side; their median counts")
 	flags.IntVar(&p.pods, "pods", 100, "pods of the larger load")
 	flags.DurationVar(&p.settle, "settle", time.Minute, "time to come to rest before a footprint is taken")
-	flags.DurationVar(&p.idle, "idle", time.Minute, "time over which a footprint is taken")
+	flags.DurationVar(&p.idle, "idle", 2*time.Minute, "time over which a footprint is taken")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
