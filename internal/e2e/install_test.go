@@ -208,6 +208,7 @@ func TestInstall(t *testing.T) {
 	wants(t, d.does(t, "cat /etc/clusterd/config.yaml; rm /etc/clusterd/config.yaml; rmdir /etc/clusterd"), "kept=yes") // the user's
 	compare(t, before, strings.Split(d.does(t, installed), "\n"))
 	t.Run("Node", d.testNode)
+	t.Run("URL", func(t *testing.T) { d.testURL(t, sum) })
 	t.Run("OpenRC", d.testOpenRC)
 	compare(t, before, strings.Split(d.does(t, installed), "\n"))
 	d.off(t)

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +44,7 @@ func TestJoin(t *testing.T) {
 	t.Run("ServerRestart", j.testServerRestart)
 	t.Run("Secrets", j.testSecrets)
 	t.Run("Rejoin", j.testRejoin)
+	t.Run("Older", j.testOlder)
 }
 
 // nodeToken is the server's own.
@@ -326,6 +329,44 @@ func (j *joined) testRejoin(t *testing.T) {
 	}
 	j.agent.Args = []string{"--join", j.url(), "--token", j.nodeToken(t)}
 	j.startAgent(t)
+}
+
+// testOlder starts the node with an executable that is one minor version behind the server, as one is that waits for its
+// upgrade.
+func (j *joined) testOlder(t *testing.T) {
+	if err := j.agent.Stop(stopTimeout); err != nil {
+		t.Fatalf("stop: %v", err)
+	}
+	j.agent.Binary = older(t)
+	j.startAgent(t)
+	wants(t, j.kubectl(t, "get", "node", j.agent.Node.Name()), " Ready ", "v1.36.")
+	j.runs(t, j.on(newPod("on-older", idle())))
+	j.exec(t, "on-older", "true")
+}
+
+// older makes an executable that says of itself, to users and to the API server, that it is of the minor version before.
+func older(t *testing.T) string {
+	t.Helper()
+	executable, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now, before = "v1.37.", "v1.36."
+	stamp := regexp.MustCompile(regexp.QuoteMeta(now) + `\d+\+clusterd`)
+	if !stamp.Match(executable) {
+		t.Fatalf("%s has no version that begins with %s", binary, now)
+	}
+	old := stamp.ReplaceAllFunc(executable, func(v []byte) []byte { return append([]byte(before), v[len(now):]...) })
+	dir, err := os.MkdirTemp("/var/tmp", "clusterd-older-") // a lab node has a /tmp of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "clusterd")
+	if err := os.WriteFile(path, old, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // wipe replaces the agent's machine with an empty one of the same name.

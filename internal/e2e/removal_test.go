@@ -143,6 +143,30 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
+// TestUninstallNode removes clusterd from a machine that has joined another one's cluster, with a pod that runs.
+func TestUninstallNode(t *testing.T) {
+	s := start(t, newCluster(t, "us"))
+	agent := newCluster(t, "ua", "--join", s.url(), "--token", s.nodeToken(t))
+	agent.Role = "agent"
+	put(t, agent, "/etc/clusterd/config.yaml", []byte("node-label: [a=b]\n"))
+	put(t, agent, "/var/log/clusterd.log", nil) // the test's log of the agent
+	settled(t, agent)
+	before := machineState(t, agent)
+	put(t, agent, dirs.Images()+"/tools.tar", image.Bytes(t, tools))
+	j := &joined{suite: s, agent: agent}
+	j.startAgent(t)
+	s.runs(t, j.on(s.podWithEverything()))
+	out, err := agent.Clusterd(within(t, podTimeout), nil, "uninstall", "--grace", "2s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants(t, out, "told process", "stopped the pods", "removed clusterd")
+	if err := agent.Server().Wait(stopTimeout); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	sameState(t, agent, before)
+}
+
 // testStopPods runs pods, one of which does not end by itself, stops them with the server, and starts it again.
 func (s *suite) testStopPods(t *testing.T) {
 	s.runs(t, s.podWithEverything())
