@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"bytes"
 	"net/netip"
-	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -67,23 +65,7 @@ func FromContext(c *cli.Context) (Command, error) {
 
 // joinToken reads and checks the token without showing it.
 func joinToken(r options.Reader) string {
-	option, text := "token", r.V.String("token")
-	if file := r.Path("token-file", options.Existing); file != "" {
-		if text != "" {
-			r.Problem("token-file", "there is a token already: give one of the two")
-			return ""
-		}
-		data, err := os.ReadFile(file)
-		if err != nil {
-			r.Problem("token-file", "%w", err)
-			return ""
-		}
-		option, text = "token-file", string(bytes.TrimSpace(data))
-		if text == "" {
-			r.Problem(option, "%s is empty", file)
-			return ""
-		}
-	}
+	option, text := r.Secret("token")
 	if text == "" {
 		return ""
 	}

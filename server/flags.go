@@ -67,6 +67,7 @@ func apiFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "token", Aliases: []string{"t"}, Category: inAPI, DefaultText: "made at the first start",
 			Usage: "`SECRET` that joining nodes have to show; of a further server, the token from server/server-token in another one's data directory"},
+		&cli.StringFlag{Name: "token-file", Category: inAPI, TakesFile: true, Usage: "`FILE` with the secret or token"},
 		&cli.StringFlag{Name: "join", Aliases: []string{"server", "s"}, Category: inAPI,
 			Usage: "`URL` of a server with the same --datastore-endpoint, https://HOST:6443, that a further one asks at its first start"},
 		&cli.StringFlag{Name: "bind-address", Category: inAPI, Value: "0.0.0.0",

@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,11 +25,25 @@ func TestTokenWithHash(t *testing.T) {
 		if err != nil || cfg.CAHash != want[0] || cfg.Token != want[1] {
 			t.Errorf("%q: got %q and %q, error %v", text, cfg.CAHash, cfg.Token, err)
 		}
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		switch cfg, err := parse(t, "--token-file="+file); {
+		case text == "" && (err == nil || !strings.Contains(err.Error(), "is empty")):
+			t.Errorf("an empty file: %v", err)
+		case text != "" && (err != nil || cfg.CAHash != want[0] || cfg.Token != want[1]):
+			t.Errorf("%q in a file: got %q and %q, error %v", text, cfg.CAHash, cfg.Token, err)
+		}
 	}
 }
 
 func TestJoining(t *testing.T) {
 	whole := "--token=" + join.Whole(strings.Repeat("0", 64), "sesame")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, row := range []struct {
 		args []string
 		want string
@@ -38,7 +54,10 @@ func TestJoining(t *testing.T) {
 		{[]string{"--join=http://h", elsewhere, whole}, "is not the URL of a server"},
 		{[]string{"--join=https://h", whole}, "give the --datastore-endpoint that the others have"},
 		{[]string{"--join=https://h", "--datastore-endpoint=sqlite://", whole}, "a file is for one server"},
-		{[]string{"--join=https://h", elsewhere, "--token=sesame"}, "has no hash of the servers' authority"},
+		{[]string{"--join=https://h", elsewhere, "--token=sesame"}, "--token: has no hash of the servers' authority"},
+		{[]string{"--join=https://h", elsewhere, "--token-file=" + file}, "--token-file: has no hash of the servers' authority"},
+		{[]string{elsewhere, whole, "--token-file=" + file}, "--token-file: there is a token already"},
+		{[]string{elsewhere, "--token-file=" + file + "-nothing"}, "--token-file: " + file + "-nothing does not exist"},
 	} {
 		cfg, err := parse(t, row.args...)
 		switch {

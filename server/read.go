@@ -85,9 +85,9 @@ func (r reader) mode(option string) fs.FileMode {
 // token refuses what would not survive a file or an HTTP header, without showing it. Before it there may be the hash of the
 // authority that it is for.
 func (r reader) token() (caHash, secret string) {
-	text := r.V.String("token")
+	option, text := r.Secret("token")
 	if strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		r.Problem("token", "may contain visible ASCII characters only")
+		r.Problem(option, "may contain visible ASCII characters only")
 	}
 	if caHash, secret, ok := join.Part(text); ok {
 		return caHash, secret

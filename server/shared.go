@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/clusterd/clusterd/internal/datastore/endpoint"
@@ -32,13 +33,25 @@ func openStore(ctx context.Context, cfg Config, s store) (keyring.Store, func(),
 		if err != nil {
 			return nil, nil, err
 		}
-		return c.Kubernetes, func() { _ = c.Close() }, nil
+		return shared{c.Kubernetes, c}, func() { _ = c.Close() }, nil
 	}
 	c, err := external.DialEtcd(context.WithoutCancel(ctx), cfg.Datastore)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &kubernetes.Client{Client: c}, func() { _ = c.Close() }, nil
+	return shared{&kubernetes.Client{Client: c}, c}, func() { _ = c.Close() }, nil
+}
+
+// shared is what the keyring needs of a client.
+type shared struct {
+	kubernetes.Interface
+	watcher interface {
+		Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
+	}
+}
+
+func (s shared) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	return s.watcher.Watch(ctx, key, opts...)
 }
 
 // settings are the options that have to be the same on all servers.

@@ -32,6 +32,10 @@ func (r reader) checkTogether(cfg Config) {
 
 // checkJoin: a server that joins others keeps its state where they do.
 func (r reader) checkJoin(cfg Config) {
+	token := "token"
+	if r.V.String("token-file") != "" {
+		token = "token-file"
+	}
 	switch {
 	case cfg.Join == "":
 	case !cfg.Shared() && r.V.String("datastore-endpoint") == "":
@@ -39,7 +43,7 @@ func (r reader) checkJoin(cfg Config) {
 	case cfg.Datastore.Local():
 		r.Problem("join", "servers share a datastore, and a file is for one server: give another --datastore-endpoint, to the others too")
 	case cfg.Token != "" && cfg.CAHash == "":
-		r.Problem("token", "has no hash of the servers' authority, K10...::, by which they could be told from an impostor: give the whole of server/server-token in the data directory of one of them, or leave --join out")
+		r.Problem(token, "has no hash of the servers' authority, K10...::, by which they could be told from an impostor: give the whole of server/server-token in the data directory of one of them, or leave --join out")
 	}
 }
 

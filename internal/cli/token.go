@@ -225,8 +225,10 @@ func (t Tokens) rotate(c *cli.Context) error {
 	if err := NoArguments(c); err != nil {
 		return err
 	}
-	if t.Setting("token") != "" {
-		return errors.New("the server's token is set in its configuration (token): change it there and start the server again")
+	for _, option := range []string{"token", "token-file"} {
+		if t.Setting(option) != "" {
+			return fmt.Errorf("the server's token is set in its configuration (%s): change it there and start the server again", option)
+		}
 	}
 	root := c.String("data-dir")
 	if root == "" {

@@ -83,7 +83,8 @@ func startServers(t *testing.T, db *databases.Server) *servers {
 	wants(t, refused(t, other, 1, nil, "--join", s.first.url(), "--token", token, "--service-cidr", "10.99.0.0/16"), "--service-cidr is 10.99.0.0/16 here")
 	wants(t, refused(t, other, 2, nil, "--join", s.first.url(), "--token", token, "--datastore-endpoint", "sqlite://"), "share a datastore")
 
-	other.Args = []string{"--join", s.first.url(), "--token", token}
+	put(t, other, "/etc/clusterd/token", []byte(token+"\n"))
+	other.Args = []string{"--join", s.first.url(), "--token-file", "/etc/clusterd/token"}
 	s.second = start(t, other)
 	other.Args = nil // it has joined
 	s.agent = &joined{suite: s.first, agent: newAgent(t, s.first, "hc", "--token", s.first.nodeToken(t))}
@@ -266,7 +267,8 @@ func stayedReady(t *testing.T, by *suite, name string, since time.Time) {
 	}
 }
 
-// testRotated changes the servers' token while one of them is away. That one comes back all the same.
+// testRotated changes the servers' token while one of them is away. That one comes back all the same, and once both run
+// again, what is changed on one is changed on the other.
 func (s *servers) testRotated(t *testing.T) {
 	away, other := s.first, s.second
 	select {
@@ -274,21 +276,40 @@ func (s *servers) testRotated(t *testing.T) {
 		away, other = other, away
 	default:
 	}
-	before := readFile(t, other.Cluster, dirs.ServerJoinToken())
-	if _, err := other.Clusterd(within(t, podTimeout), nil, "token", "rotate"); err != nil {
+	rotate(t, other)
+	away.start(t)
+	s.sameTokens(t)
+	s.known(t, other, s.first, s.second)
+	rotate(t, away)
+	s.sameTokens(t)
+}
+
+// rotate changes the servers' token on one of them.
+func rotate(t *testing.T, on *suite) {
+	t.Helper()
+	before := readFile(t, on.Cluster, dirs.ServerJoinToken())
+	if _, err := on.Clusterd(within(t, podTimeout), nil, "token", "rotate"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, podTimeout, func(context.Context) string {
-		if readFile(t, other.Cluster, dirs.ServerJoinToken()) == before {
+		if readFile(t, on.Cluster, dirs.ServerJoinToken()) == before {
 			return "the token for further servers is the one before"
 		}
 		return ""
 	})
-	away.start(t)
-	if readFile(t, away.Cluster, dirs.ServerJoinToken()) != readFile(t, other.Cluster, dirs.ServerJoinToken()) {
-		t.Error("the servers' tokens are not the same")
-	}
-	s.known(t, other, s.first, s.second)
+}
+
+// sameTokens waits until the servers have the same ones, for nodes and for further servers.
+func (s *servers) sameTokens(t *testing.T) {
+	t.Helper()
+	eventually(t, podTimeout, func(context.Context) string {
+		for _, file := range []string{dirs.ServerToken(), dirs.ServerJoinToken(), dirs.NodeToken()} {
+			if readFile(t, s.first.Cluster, file) != readFile(t, s.second.Cluster, file) {
+				return file + " is not the same on both servers"
+			}
+		}
+		return ""
+	})
 }
 
 // testBack has the server that came back do the work of both.

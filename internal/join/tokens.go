@@ -53,7 +53,13 @@ func WriteServerToken(ctx context.Context, client clientset.Interface, t Token) 
 	if there {
 		return nil
 	}
-	if _, err := secrets.Create(ctx, want, metav1.CreateOptions{}); err != nil {
+	_, err = secrets.Create(ctx, want, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) { // another server, or clusterd token rotate, was faster; or it is somebody else's
+		if s, _ := secrets.Get(ctx, want.Name, metav1.GetOptions{}); s != nil && s.Labels[TokenLabel] == TokenServer && Check(t.Bearer(), s, time.Now()) == "" {
+			return nil
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("make the server's token known: %w", err)
 	}
 	return nil

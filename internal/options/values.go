@@ -1,6 +1,7 @@
 package options
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,6 +70,30 @@ func (r Reader) checkFile(option, path string) {
 	case !st.Mode().IsRegular():
 		r.Problem(option, "%s is not a file", path)
 	}
+}
+
+// Secret is what one option has, or the file that the option of that name with -file names, and which of the two it was.
+// It is never shown.
+func (r Reader) Secret(name string) (option, text string) {
+	inFile := name + "-file"
+	text = r.V.String(name)
+	file := r.Path(inFile, Existing)
+	switch {
+	case file == "":
+		return name, text
+	case text != "":
+		r.Problem(inFile, "there is a %s already: give one of the two", name)
+		return name, ""
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		r.Problem(inFile, "%w", err)
+		return inFile, ""
+	}
+	if text = string(bytes.TrimSpace(data)); text == "" {
+		r.Problem(inFile, "%s is empty", file)
+	}
+	return inFile, text
 }
 
 // Choice takes one of allowed.

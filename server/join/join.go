@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/clusterd/clusterd/internal/atomicfile"
+	"github.com/clusterd/clusterd/internal/hostos"
 	"github.com/clusterd/clusterd/internal/join"
 	"github.com/clusterd/clusterd/internal/token"
 )
@@ -44,6 +45,7 @@ type Joining struct {
 	cfg     Config
 	client  clientset.Interface
 	servers *servers // nil when there is only this one
+	written join.Token
 	log     *slog.Logger
 }
 
@@ -72,24 +74,36 @@ func (j *Joining) Run(ctx context.Context, ready func()) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	var following sync.WaitGroup
-	defer following.Wait()
+	var addresses <-chan struct{}
 	if j.cfg.Changes != nil {
-		changes, err := j.cfg.Changes(ctx)
-		if err != nil {
+		var err error
+		if addresses, err = j.cfg.Changes(ctx); err != nil {
 			return err
 		}
-		following.Go(func() {
-			for range changes {
-				j.insist(ctx)
-			}
-		})
 	}
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { j.follow(ctx, addresses) })
 	if j.servers != nil {
 		following.Go(func() { j.servers.follow(ctx, func() { j.tellServers(ctx) }) })
 	}
 	taken := func(address string) bool { return j.cfg.Taken(address) || j.servers.has(address) }
 	return newApprover(j.client, taken, j.log).run(ctx, ready)
+}
+
+// follow publishes what has changed until ctx ends: the server's addresses, or its token, which another server may have
+// changed.
+func (j *Joining) follow(ctx context.Context, addresses <-chan struct{}) {
+	token := hostos.FileChanges(ctx, []string{j.cfg.TokenFile})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-addresses:
+		case <-token:
+		}
+		j.insist(ctx)
+	}
 }
 
 // insist publishes again and again until that has worked.
@@ -187,13 +201,18 @@ func (j *Joining) writeInfo(ctx context.Context, info join.Info) error {
 	return err
 }
 
-// writeToken makes the server's secret a token of the API, and those that it has replaced none.
+// writeToken makes the server's secret a token of the API, and those that it has replaced none. It does so once for each
+// secret: when another server has another one since then, that one counts.
 func (j *Joining) writeToken(ctx context.Context) error {
 	t, err := j.ownToken()
-	if err != nil {
+	if err != nil || t == j.written {
 		return err
 	}
-	return join.WriteServerToken(ctx, j.client, t)
+	if err := join.WriteServerToken(ctx, j.client, t); err != nil {
+		return err
+	}
+	j.written = t
+	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -114,12 +114,14 @@ func (k *Keyring) open(l local, r record) (contents, []byte, error) {
 	return c, dataKey, nil
 }
 
+const changedElsewhere = "the servers' token was changed on another server"
+
 // token is the one that the cluster is to have from now on: the cluster's, unless the user has set another one on this
 // server since it last ran.
 func (k *Keyring) token(c contents, l local) (string, error) {
 	switch {
 	case k.cfg.Token == "" && l.token != "" && l.token != c.Token:
-		k.log.Info("the servers' token was changed on another server")
+		k.log.Info(changedElsewhere)
 		return c.Token, nil
 	case k.cfg.Token == "" || k.cfg.Token == c.Token:
 		return c.Token, nil

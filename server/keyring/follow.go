@@ -3,46 +3,50 @@ package keyring
 import (
 	"context"
 	"fmt"
-	"path/filepath"
+	"time"
 
-	"github.com/fsnotify/fsnotify"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
-// follow seals the record for another token when clusterd token rotate has written one, until ctx ends.
-func (k *Keyring) follow(ctx context.Context) error {
-	notify, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer notify.Close()
-		err = notify.Add(filepath.Dir(k.cfg.TokenFile)) // the file itself is replaced, not changed
-	}
-	if err != nil {
-		k.log.Warn("after clusterd token rotate start this server again, so that further servers are let in by the new token", "error", err)
-		<-ctx.Done()
-		return nil
-	}
-	k.tell(ctx) // it may have been changed before it was watched
-	for {
+// follow keeps the token of this server and that of the cluster the same until ctx ends: clusterd token rotate may have
+// written another one here, or on another server.
+func (k *Keyring) follow(ctx context.Context) {
+	here := hostos.FileChanges(ctx, []string{k.cfg.TokenFile})
+	for ctx.Err() == nil {
+		k.followRecord(ctx, here)
 		select {
 		case <-ctx.Done():
-			return nil
-		case e := <-notify.Events:
-			if e.Name != k.cfg.TokenFile {
-				continue
-			}
-		case <-notify.Errors: // events were lost
+		case <-time.After(retryPause):
 		}
-		k.tell(ctx)
 	}
 }
 
-// tell makes the token on the disk the cluster's.
-func (k *Keyring) tell(ctx context.Context) {
-	if err := k.retoken(ctx); err != nil && ctx.Err() == nil {
-		k.log.Warn("further servers are not let in by the new token: start this server again", "error", err)
+// followRecord does so until ctx ends or the datastore tells no more of its changes.
+func (k *Keyring) followRecord(ctx context.Context, here <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	there := k.store.Watch(clientv3.WithRequireLeader(ctx), key)
+	for {
+		// At first too: it may have been changed before it was watched.
+		if err := k.settle(ctx); err != nil && ctx.Err() == nil {
+			k.log.Warn("the servers' token is not the same on all of them: start this server again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-here:
+		case r, ok := <-there:
+			if !ok || r.Err() != nil {
+				return
+			}
+		}
 	}
 }
 
-func (k *Keyring) retoken(ctx context.Context) error {
+// settle makes the token on the disk the cluster's when it was changed here, and else the cluster's the one on the disk.
+func (k *Keyring) settle(ctx context.Context) error {
 	for {
 		r, revision, err := k.read(ctx)
 		if err != nil {
@@ -53,8 +57,15 @@ func (k *Keyring) retoken(ctx context.Context) error {
 			return err
 		}
 		c, dataKey, err := k.open(l, r)
-		if err != nil || l.token == "" || l.token == c.Token {
+		if err != nil {
 			return err
+		}
+		if l.token == c.Token {
+			k.agreed = c.Token
+			return nil
+		}
+		if l.token == "" || l.token == k.agreed {
+			return k.take(c)
 		}
 		next := c
 		next.Token = l.token
@@ -65,10 +76,28 @@ func (k *Keyring) retoken(ctx context.Context) error {
 		if !done {
 			continue
 		}
+		k.agreed = next.Token
 		if err := k.writeJoinToken(next); err != nil {
 			return fmt.Errorf("write the token for further servers: %w", err)
 		}
 		k.log.Info("further servers are let in by the new token")
 		return nil
 	}
+}
+
+// take writes the cluster's token on the disk, where others read it. One that the user has set here is the user's to change.
+func (k *Keyring) take(c contents) error {
+	if k.cfg.Token != "" {
+		if k.refused != c.Token {
+			k.refused = c.Token
+			k.log.Warn("the token that is set here (--token) was changed on another server: set the same one here")
+		}
+		return nil
+	}
+	if err := k.writeToken(c.Token); err != nil {
+		return err
+	}
+	k.agreed = c.Token
+	k.log.Info(changedElsewhere)
+	return k.writeJoinToken(c)
 }

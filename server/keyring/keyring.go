@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/clusterd/clusterd/internal/pki"
@@ -32,6 +33,7 @@ const (
 type Store interface {
 	Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error)
 	OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error)
+	Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
 }
 
 // Config is what the component is made from. All fields are required unless marked optional.
@@ -55,6 +57,9 @@ type Keyring struct {
 	log   *slog.Logger
 	store Store
 	said  string // the last trouble with the datastore
+	// agreed is the token that was the cluster's and this server's last; refused is one of the cluster's that the user has yet
+	// to set here.
+	agreed, refused string
 }
 
 // New makes the component. It does no I/O.
@@ -63,7 +68,8 @@ func New(cfg Config, log *slog.Logger) *Keyring { return &Keyring{cfg: cfg, log:
 // Name is the component's name.
 func (k *Keyring) Name() string { return "keyring" }
 
-// Run is ready when this server's files are the cluster's. After that it tells the cluster when its token is another one.
+// Run is ready when this server's files are the cluster's. After that the token of one is that
+// of the other, whichever changes.
 func (k *Keyring) Run(ctx context.Context, ready func()) error {
 	store, done, err := k.cfg.Open(ctx)
 	if err != nil {
@@ -78,7 +84,8 @@ func (k *Keyring) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	ready()
-	return k.follow(ctx)
+	k.follow(ctx)
+	return nil
 }
 
 // agree makes this server's files the cluster's, or the cluster's this server's.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/clusterd/clusterd/internal/join"
@@ -31,6 +32,25 @@ type memory struct {
 	revision int64
 	lose     bool // answers of writes
 	waiting  *sync.WaitGroup
+	watches  []chan clientv3.WatchResponse
+}
+
+func (m *memory) Watch(context.Context, string, ...clientv3.OpOption) clientv3.WatchChan {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := make(chan clientv3.WatchResponse, 100)
+	m.watches = append(m.watches, w)
+	return w
+}
+
+// endWatches is a datastore that goes away and comes back.
+func (m *memory) endWatches() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.watches {
+		close(w)
+	}
+	m.watches = nil
 }
 
 func (m *memory) Get(context.Context, string, kubernetes.GetOptions) (kubernetes.GetResponse, error) {
@@ -56,6 +76,9 @@ func (m *memory) OptimisticPut(_ context.Context, _ string, value []byte, at int
 	}
 	m.value = value
 	m.revision++
+	for _, w := range m.watches {
+		w <- clientv3.WatchResponse{Events: []*clientv3.Event{{}}}
+	}
 	if m.lose {
 		m.lose = false
 		return kubernetes.PutResponse{}, errors.New("the connection is gone")
@@ -233,64 +256,6 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: left behind %v", name, left)
 		}
 	}
-}
-
-// TestRotation changes the token on one server while the other is away.
-func TestRotation(t *testing.T) {
-	s, first, second := &memory{}, newMachine(t), newMachine(t)
-	var old string
-	err := start(t, first.config(s), func() {
-		old = first.read(t, "server-token")
-		if err := start(t, with(second.config(s), old), nothing); err != nil {
-			t.Error(err)
-		}
-		if err := os.WriteFile(first.file("rotated"), []byte("another secret\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(first.file("rotated"), first.file("token")); err != nil {
-			t.Fatal(err)
-		}
-		for deadline := time.Now().Add(patience); first.read(t, "server-token") == old; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("nobody has noticed the new token")
-			}
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := start(t, second.config(s), nothing); err != nil {
-		t.Errorf("a server that was away: %v", err)
-	}
-	same(t, first, second)
-	if err := start(t, with(newMachine(t).config(s), old), nothing); err == nil {
-		t.Error("the old token still opens it")
-	}
-	third := newMachine(t)
-	if err := start(t, with(third.config(s), first.read(t, "server-token")), nothing); err != nil {
-		t.Errorf("the new token: %v", err)
-	}
-	same(t, first, third)
-}
-
-// TestTokenInConfiguration changes a token that users set themselves.
-func TestTokenInConfiguration(t *testing.T) {
-	s, first, second := &memory{}, newMachine(t), newMachine(t)
-	for _, step := range []struct {
-		m     machine
-		token string
-		good  bool
-	}{
-		{first, "one", true}, {second, "one", true}, {first, "two", true}, // changed on the first
-		{second, "one", false}, // and not yet on the second
-		{second, "two", true}, {first, "two", true},
-	} {
-		err := start(t, with(step.m.config(s), step.token), nothing)
-		if (err == nil) != step.good || err != nil && !strings.Contains(err.Error(), "--token") {
-			t.Errorf("%s: %v", step.token, err)
-		}
-	}
-	same(t, first, second)
 }
 
 // TestAllAtOnce starts servers on an empty datastore that all have seen that it is empty.

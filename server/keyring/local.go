@@ -123,6 +123,7 @@ func (k *Keyring) install(c contents, l local) error {
 			return err
 		}
 	}
+	k.agreed = c.Token
 	return k.writeJoinToken(c)
 }
 
