@@ -67,3 +67,18 @@ func TestListsLeaveTheCacheAlone(t *testing.T) {
 		t.Errorf("after a get there are %d values in the cache", n)
 	}
 }
+
+func TestReplacedValuesLeaveTheCache(t *testing.T) {
+	e := open(t, tempPath(t))
+	for i := range 30 {
+		put(t, e, "/changed", fmt.Sprint("value ", i))
+	}
+	gone := put(t, e, "/gone", "value")
+	del(t, e, "/gone")
+	if n := e.cache.values.Len(); n != 1 {
+		t.Errorf("for one key there are %d values in the cache", n)
+	}
+	if _, kv, err := e.Get(t.Context(), "/gone", gone, false); err != nil || string(kv.Value) != "value" {
+		t.Errorf("got %v at an earlier revision: %v", kv, err)
+	}
+}

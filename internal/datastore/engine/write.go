@@ -201,6 +201,11 @@ func (e *Engine) apply(s *stage) {
 			e.cache.put(r.revision, r.value)
 		}
 	}
+	for _, event := range s.events { // what was replaced is hardly read again
+		if event.PrevKV != nil {
+			e.cache.drop(event.PrevKV.ModRevision)
+		}
+	}
 	e.mu.Lock()
 	for _, r := range s.rows {
 		e.index.add(r.key, r.version)
