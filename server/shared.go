@@ -21,7 +21,7 @@ func newKeyring(cfg Config, d Deps, s store) *keyring.Keyring {
 		Shown:     cfg.Datastore.String(),
 		PKI:       d.PKI,
 		TokenFile: d.Dir.ServerToken(), JoinTokenFile: d.Dir.ServerJoinToken(),
-		Token: cfg.Token, CAHash: cfg.CAHash,
+		Token: cfg.Token, CAHash: cfg.CAHash, Joins: cfg.Join != "",
 		Settings: settings(cfg),
 	}, d.Log)
 }

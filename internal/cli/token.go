@@ -226,7 +226,7 @@ func (t Tokens) rotate(c *cli.Context) error {
 		return err
 	}
 	for _, option := range []string{"token", "token-file"} {
-		if t.Setting(option) != "" {
+		if t.Setting(option) != "" && t.Setting("join") == "" { // of a further server it is what has let it in
 			return fmt.Errorf("the server's token is set in its configuration (%s): change it there and start the server again", option)
 		}
 	}

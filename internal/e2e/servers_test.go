@@ -39,6 +39,8 @@ func TestServers(t *testing.T) {
 	}{
 		{"postgres", databases.Postgres, 5432},
 		{"etcd", databases.Etcd, 2379},
+		{"mariadb", databases.MariaDB, 3306},
+		{"nats", databases.NATS, 4222},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			node, err := machines.Up(t.Context(), "hd")
@@ -57,6 +59,7 @@ func TestServers(t *testing.T) {
 			s.testKilled(t)
 			s.testRotated(t)
 			s.testBack(t)
+			s.testCut(t)
 			for _, one := range []*cluster.Cluster{s.first.Cluster, s.second.Cluster, s.agent.agent} {
 				if strings.Contains(one.Log(), databases.Password) || strings.Contains(one.Log(), s.secret(t)) {
 					t.Errorf("the log of %s has a password or the token", one.Node.Name())
@@ -86,7 +89,6 @@ func startServers(t *testing.T, db *databases.Server) *servers {
 	put(t, other, "/etc/clusterd/token", []byte(token+"\n"))
 	other.Args = []string{"--join", s.first.url(), "--token-file", "/etc/clusterd/token"}
 	s.second = start(t, other)
-	other.Args = nil // it has joined
 	s.agent = &joined{suite: s.first, agent: newAgent(t, s.first, "hc", "--token", s.first.nodeToken(t))}
 	s.agent.startAgent(t)
 	return s
@@ -208,6 +210,21 @@ func (s *servers) leader(t *testing.T) (leader, other *suite) {
 // testTogether looks at the two servers while both run.
 func (s *servers) testTogether(t *testing.T) {
 	s.known(t, s.first, s.first, s.second)
+	s.reachAll(t)
+	for _, name := range []string{"server-ca.key", "client-ca.key", "service.key"} {
+		file := dirs.ServerTLS() + "/" + name
+		private(t, s.second.Node.Path(file))
+		if readFile(t, s.first.Cluster, file) != readFile(t, s.second.Cluster, file) {
+			t.Errorf("%s is not the same on both", name)
+		}
+	}
+	private(t, s.first.Node.Path(dirs.ServerJoinToken()))
+	s.scale(t, s.second, 2)
+}
+
+// reachAll reaches each node by each server, and has it show all nodes.
+func (s *servers) reachAll(t *testing.T) {
+	t.Helper()
 	for _, one := range []*suite{s.first, s.second} {
 		nodes := one.kubectl(t, "get", "nodes", "-o", "wide")
 		for _, n := range []*cluster.Cluster{s.first.Cluster, s.second.Cluster, s.agent.agent} {
@@ -221,15 +238,6 @@ func (s *servers) testTogether(t *testing.T) {
 			})
 		}
 	}
-	for _, name := range []string{"server-ca.key", "client-ca.key", "service.key"} {
-		file := dirs.ServerTLS() + "/" + name
-		private(t, s.second.Node.Path(file))
-		if readFile(t, s.first.Cluster, file) != readFile(t, s.second.Cluster, file) {
-			t.Errorf("%s is not the same on both", name)
-		}
-	}
-	private(t, s.first.Node.Path(dirs.ServerJoinToken()))
-	s.scale(t, s.second, 2)
 }
 
 // testKilled kills the server that runs the controllers. Everything goes on by the other one.
@@ -328,4 +336,26 @@ func (s *servers) testBack(t *testing.T) {
 	leader.start(t)
 	s.known(t, leader, s.first, s.second)
 	s.scale(t, leader, 1)
+}
+
+// testCut takes the cable of the server that runs the controllers out, and puts it back: it is not there for anybody, and must
+// not think that it still leads.
+func (s *servers) testCut(t *testing.T) {
+	leader, other := s.leader(t)
+	began := time.Now()
+	if err := leader.Node.Cut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.scale(t, other, 2)
+	t.Logf("pods were made %.1f s after the server's cable was out", time.Since(began).Seconds())
+	s.known(t, other, other)
+	stayedReady(t, other, s.agent.agent.Node.Name(), began)
+	if err := leader.Node.Heal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	s.known(t, other, s.first, s.second)
+	s.reachAll(t)
+	s.scale(t, leader, 1)
+	t.Logf("both servers worked %.1f s after the cable was back", time.Since(began).Seconds())
 }

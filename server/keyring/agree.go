@@ -119,16 +119,17 @@ const changedElsewhere = "the servers' token was changed on another server"
 // token is the one that the cluster is to have from now on: the cluster's, unless the user has set another one on this
 // server since it last ran.
 func (k *Keyring) token(c contents, l local) (string, error) {
+	set := k.set()
 	switch {
-	case k.cfg.Token == "" && l.token != "" && l.token != c.Token:
+	case set == "" && l.token != "" && l.token != c.Token:
 		k.log.Info(changedElsewhere)
 		return c.Token, nil
-	case k.cfg.Token == "" || k.cfg.Token == c.Token:
+	case set == "" || set == c.Token:
 		return c.Token, nil
-	case k.cfg.Token == l.token:
+	case set == l.token:
 		return "", errors.New("the token that is set here (--token) was changed on another server: set the same one here")
 	}
-	return k.cfg.Token, nil
+	return set, nil
 }
 
 func (k *Keyring) checkHash(c contents) error {

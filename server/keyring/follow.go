@@ -87,7 +87,7 @@ func (k *Keyring) settle(ctx context.Context) error {
 
 // take writes the cluster's token on the disk, where others read it. One that the user has set here is the user's to change.
 func (k *Keyring) take(c contents) error {
-	if k.cfg.Token != "" {
+	if k.set() != "" {
 		if k.refused != c.Token {
 			k.refused = c.Token
 			k.log.Warn("the token that is set here (--token) was changed on another server: set the same one here")

@@ -47,6 +47,8 @@ type Config struct {
 	TokenFile, JoinTokenFile string
 	// Token is the secret that the user has set; optional. CAHash is that of the authority that it is for; optional.
 	Token, CAHash string
+	// Joins is whether Token only lets this server in, at its first start: the secret is then set elsewhere.
+	Joins bool
 	// Settings are the options that have to be the same on all servers.
 	Settings map[string]string
 }
@@ -64,6 +66,14 @@ type Keyring struct {
 
 // New makes the component. It does no I/O.
 func New(cfg Config, log *slog.Logger) *Keyring { return &Keyring{cfg: cfg, log: log} }
+
+// set is the secret that the user wants the cluster to have, or empty.
+func (k *Keyring) set() string {
+	if k.cfg.Joins {
+		return ""
+	}
+	return k.cfg.Token
+}
 
 // Name is the component's name.
 func (k *Keyring) Name() string { return "keyring" }

@@ -64,7 +64,7 @@ func postgres(t testing.TB, m Machine, at int) *Server {
 	return s
 }
 
-// MariaDB starts a MariaDB on m, at a port of 127.0.0.1; 0 is for any.
+// MariaDB starts a MariaDB on m, at a port; 0 is for any.
 func MariaDB(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
 	program := find(t, "mariadb-server-core", "/usr/sbin/mariadbd")
@@ -81,10 +81,10 @@ func MariaDB(t testing.TB, m Machine, at int) *Server {
 		t.Fatal(err)
 	}
 	at = port(t, at)
-	s := &Server{machine: m, address: fmt.Sprintf("127.0.0.1:%d", at), log: dir + "/log", end: syscall.SIGTERM,
-		Endpoint: fmt.Sprintf("mysql://clusterd:%s@tcp(127.0.0.1:%d)/cluster", Password, at),
+	s := &Server{machine: m, address: fmt.Sprintf("%s:%d", host(m), at), log: dir + "/log", end: syscall.SIGTERM,
+		Endpoint: fmt.Sprintf("mysql://clusterd:%s@tcp(%s:%d)/cluster", Password, host(m), at),
 		command: drop(program, "--no-defaults", "--datadir="+dir+"/data", "--socket="+dir+"/sock", "--pid-file="+dir+"/pid",
-			"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", at), "--init-file="+account, "--skip-name-resolve",
+			"--bind-address="+host(m), fmt.Sprintf("--port=%d", at), "--init-file="+account, "--skip-name-resolve",
 			"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=2")}
 	return s.begin(t)
 }
@@ -157,14 +157,15 @@ func etcd(t testing.TB, m Machine, at int) *Server {
 	return s
 }
 
-// NATS starts a NATS server with JetStream on m, at a port of 127.0.0.1; 0 is for any.
+// NATS starts a NATS server with JetStream on m, at a port; 0 is for any.
 func NATS(t testing.TB, m Machine, at int) *Server {
 	t.Helper()
 	dir := folder(t, m, "nats")
 	copyFile(t, built.build(t, "nats"), m.Path(dir+"/nats"))
 	at = port(t, at)
-	s := &Server{machine: m, address: fmt.Sprintf("127.0.0.1:%d", at), log: dir + "/log", end: syscall.SIGTERM,
-		Endpoint: fmt.Sprintf("nats://clusterd:%s@127.0.0.1:%d", Password, at),
-		command:  drop(dir+"/nats", dir+"/data", "127.0.0.1", fmt.Sprint(at), "clusterd", Password)}
+	address := fmt.Sprintf("%s:%d", host(m), at)
+	s := &Server{machine: m, address: address, log: dir + "/log", end: syscall.SIGTERM,
+		Endpoint: fmt.Sprintf("nats://clusterd:%s@%s", Password, address),
+		command:  drop(dir+"/nats", dir+"/data", host(m), fmt.Sprint(at), "clusterd", Password)}
 	return s.begin(t)
 }
