@@ -98,6 +98,7 @@ func TestElsewhere(t *testing.T) {
 			server := start(t, databases.Here(), 0)
 			t.Run("Values", func(t *testing.T) { testValues(t, attach(t, server.Endpoint, &lines{})) })
 			t.Run("Leases", func(t *testing.T) { testLeases(t, attach(t, server.Endpoint, &lines{})) })
+			t.Run("LeasesOfOthers", func(t *testing.T) { testLeasesOfOthers(t, server.Endpoint) })
 			t.Run("Watches", func(t *testing.T) {
 				testWatches(t, attach(t, server.Endpoint, &lines{}), attach(t, server.Endpoint, &lines{}))
 			})
@@ -180,6 +181,32 @@ func testLeases(t *testing.T, c *kubernetes.Client) {
 		}
 	}
 	t.Error("it was not removed")
+}
+
+// testLeasesOfOthers wants a key to go whose writer has ended before.
+func testLeasesOfOthers(t *testing.T, at string) {
+	there := attach(t, at, &lines{}) // all the time
+	t.Run("Writer", func(t *testing.T) {
+		c := attach(t, at, &lines{})
+		lease, err := c.Grant(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"/registry/o/a", "/registry/o/b"} {
+			if _, err := c.Kubernetes.OptimisticPut(t.Context(), key, []byte("1"), 0, kubernetes.PutOptions{LeaseID: lease.ID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	for name, c := range map[string]*kubernetes.Client{"one that was there": there, "one that came": attach(t, at, &lines{})} {
+		await(t, func() string {
+			n, err := c.Kubernetes.Count(t.Context(), "/registry/o/", kubernetes.CountOptions{})
+			if err != nil || n > 0 {
+				return fmt.Sprintf("%s sees %d keys, %v", name, n, err)
+			}
+			return ""
+		})
+	}
 }
 
 // state is a range as a reader that lists once and then watches has it.

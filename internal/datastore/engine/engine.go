@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/clusterd/clusterd/internal/datastore/expiry"
 )
 
 // healthKey is there from the first revision on.
@@ -55,7 +57,7 @@ type Engine struct {
 	closed    bool
 
 	writes  chan *write
-	leases  *leases
+	leases  *expiry.Leases
 	ending  chan struct{}
 	running sync.WaitGroup
 	failed  chan error
@@ -108,7 +110,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		writes: make(chan *write), ending: make(chan struct{}), failed: make(chan error, 1),
 		writer: writer{sliceSize: minSlice},
 	}
-	e.leases = newLeases()
+	e.leases = expiry.New(func(key string, revision int64) error {
+		_, _, _, err := e.Delete(background, key, revision)
+		return err
+	})
 	e.writer.mark.at = time.Now()
 	e.writer.disk.period = c.diskPeriod
 	if err := e.load(ctx); err != nil {
@@ -116,7 +121,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		return nil, err
 	}
 	e.running.Go(e.writeAll)
-	e.running.Go(e.expireAll)
+	e.running.Go(func() { e.leases.Run(e.ending) })
 	return e, nil
 }
 
@@ -137,7 +142,7 @@ func (e *Engine) load(ctx context.Context) error {
 	}
 	e.index.ascend("", "", func(n *node) bool {
 		if v := n.latest(); v.lease > 0 {
-			e.leases.add(n.key, v, began)
+			e.leases.Add(n.key, v.revision, int64(v.lease), began)
 		}
 		return true
 	})

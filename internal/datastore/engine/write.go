@@ -219,7 +219,7 @@ func (e *Engine) apply(s *stage) {
 	now := time.Now()
 	for _, r := range s.rows {
 		if r.lease > 0 {
-			e.leases.add(r.key, r.version, now)
+			e.leases.Add(r.key, r.revision, int64(r.lease), now)
 		}
 	}
 	if e.writer.refused {

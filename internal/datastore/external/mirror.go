@@ -8,11 +8,16 @@ import (
 
 	"github.com/google/btree"
 	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/clusterd/clusterd/internal/datastore/expiry"
 )
 
 // mirror is everything in a NATS bucket, in memory: kine's driver reads keys one by one, so that a list of many takes long and
 // is of no single revision. It is filled by the feed, and holds what was written in the last minutes with what that replaced.
+// It has all leases too: the driver ends only those that it has written itself, until its process ends.
 type mirror struct {
+	leases *expiry.Leases
+
 	mu     sync.RWMutex
 	keys   *btree.BTreeG[*history]
 	events []*server.Event
@@ -32,8 +37,23 @@ type version struct {
 	kv       *server.KeyValue
 }
 
-func newMirror() *mirror {
-	return &mirror{keys: btree.NewG(32, func(a, b *history) bool { return a.key < b.key })}
+// newMirror makes an empty one. By remove it removes a key that is still at a revision, at the end of its lease.
+func newMirror(remove func(key string, revision int64) error) *mirror {
+	m := &mirror{keys: btree.NewG(32, func(a, b *history) bool { return a.key < b.key })}
+	m.leases = expiry.New(func(key string, revision int64) error {
+		if _, kvs, err := m.list(key, "", 1, 0); err != nil || len(kvs) == 0 || kvs[0].ModRevision != revision {
+			return err
+		}
+		return remove(key, revision)
+	})
+	return m
+}
+
+// lend has the key removed at the end of its lease, if it has one.
+func (m *mirror) lend(kv *server.KeyValue) {
+	if kv.Lease > 0 {
+		m.leases.Add(kv.Key, kv.ModRevision, kv.Lease, time.Now())
+	}
 }
 
 // load takes up the keys that there are at a revision.
@@ -44,6 +64,7 @@ func (m *mirror) load(revision int64, kvs []*server.KeyValue) {
 	m.events, m.base, m.last = nil, revision, revision
 	for _, kv := range kvs {
 		m.keys.ReplaceOrInsert(&history{key: kv.Key, versions: []version{{kv.ModRevision, kv}}})
+		m.lend(kv)
 	}
 }
 
@@ -67,6 +88,8 @@ func (m *mirror) apply(event *server.Event) {
 	is := kv
 	if event.Delete {
 		is = nil
+	} else {
+		m.lend(kv)
 	}
 	h.versions = append(h.versions, version{kv.ModRevision, is})
 	m.events, m.last = append(m.events, event), kv.ModRevision

@@ -75,7 +75,10 @@ func (b *Backend) start(ctx context.Context) error {
 			return err
 		}
 		if b.endpoint.Kind == endpoint.NATS {
-			b.mirror = newMirror()
+			b.mirror = newMirror(func(key string, revision int64) error {
+				_, _, _, err := b.Delete(life, key, revision)
+				return err
+			})
 			b.kine = &mirrored{b.kine, b, b.mirror}
 			b.writes = b.kine
 			return b.kine.Start(life)
@@ -95,6 +98,9 @@ func (b *Backend) start(ctx context.Context) error {
 		return errors.Join(err, ctx.Err())
 	}
 	b.running.Go(b.compact)
+	if b.mirror != nil {
+		b.running.Go(func() { b.mirror.leases.Run(life.Done()) })
+	}
 	return nil
 }
 
