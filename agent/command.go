@@ -6,6 +6,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/clusterd/clusterd/internal/config"
+	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/join"
 	"github.com/clusterd/clusterd/internal/options"
 )
@@ -54,18 +55,20 @@ func clusterFlags() []cli.Flag {
 func FromContext(c *cli.Context) (Command, error) {
 	p := &config.Problems{}
 	r := options.Reader{V: config.Load(c, Flags(), p), P: p}
+	node := r.Node()
 	cmd := Command{
-		Node:    r.Node(),
+		Node:    node,
 		Join:    r.Server("join"),
-		Token:   joinToken(r),
+		Token:   joinToken(r, node.DataDir),
 		Balance: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(r.Port("lb-server-port"))),
 	}
 	return cmd, p.Err()
 }
 
 // joinToken reads and checks the token without showing it.
-func joinToken(r options.Reader) string {
-	option, text := r.Secret("token")
+func joinToken(r options.Reader, dataDir string) string {
+	dir, _ := datadir.New(dataDir) // Node has said what is wrong with it
+	option, text := r.Secret("token", dir.NodeName())
 	if text == "" {
 		return ""
 	}

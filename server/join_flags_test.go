@@ -44,6 +44,13 @@ func TestJoining(t *testing.T) {
 	if err := os.WriteFile(file, []byte("sesame\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	member := t.TempDir() // of a server that was let in before
+	if err := os.Mkdir(filepath.Join(member, "server"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(member, "server", "token"), []byte("sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, row := range []struct {
 		args []string
 		want string
@@ -58,6 +65,8 @@ func TestJoining(t *testing.T) {
 		{[]string{"--join=https://h", elsewhere, "--token-file=" + file}, "--token-file: has no hash of the servers' authority"},
 		{[]string{elsewhere, whole, "--token-file=" + file}, "--token-file: there is a token already"},
 		{[]string{elsewhere, "--token-file=" + file + "-nothing"}, "--token-file: " + file + "-nothing does not exist"},
+		{[]string{elsewhere, "--token-file=" + file + "-nothing", "--data-dir=" + member}, ""},
+		{[]string{elsewhere, "--token-file=/proc/self", "--data-dir=" + member}, "--token-file: "},
 	} {
 		cfg, err := parse(t, row.args...)
 		switch {

@@ -11,6 +11,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/clusterd/clusterd/internal/datadir"
 	"github.com/clusterd/clusterd/internal/datastore/endpoint"
 	"github.com/clusterd/clusterd/internal/join"
 	"github.com/clusterd/clusterd/internal/options"
@@ -44,7 +45,7 @@ func (r reader) read() Config {
 		SchedulerConfig:      r.Path("kube-scheduler-config", options.Existing),
 		Snapshots:            r.snapshots(),
 	}
-	cfg.CAHash, cfg.Token = r.token()
+	cfg.CAHash, cfg.Token = r.token(cfg.DataDir)
 	r.readArguments(&cfg)
 	if cfg.ClusterDNS == nil {
 		cfg.ClusterDNS = tenthAddresses(cfg.ServiceCIDRs)
@@ -84,8 +85,9 @@ func (r reader) mode(option string) fs.FileMode {
 
 // token refuses what would not survive a file or an HTTP header, without showing it. Before it there may be the hash of the
 // authority that it is for.
-func (r reader) token() (caHash, secret string) {
-	option, text := r.Secret("token")
+func (r reader) token(dataDir string) (caHash, secret string) {
+	dir, _ := datadir.New(dataDir) // Node has said what is wrong with it
+	option, text := r.Secret("token", dir.ServerToken())
 	if strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		r.Problem(option, "may contain visible ASCII characters only")
 	}

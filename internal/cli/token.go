@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"os"
 	"strings"
@@ -252,7 +253,7 @@ func (t Tokens) rotate(c *cli.Context) error {
 	secret := rand.Text()
 	next := join.Split(secret)
 	next.CAHash = hash
-	// The file first: what is in it is made known at the next start, if that does not work now.
+	// The file first: the server makes what is in it known, now or at its next start.
 	if err := token.Ensure(dir.ServerToken(), secret); err != nil {
 		return err
 	}
@@ -262,6 +263,30 @@ func (t Tokens) rotate(c *cli.Context) error {
 	if err := join.WriteServerToken(c.Context, client, next); err != nil {
 		return err
 	}
+	if err := awaitServers(c.Context, dir, secret); err != nil {
+		return err
+	}
 	fmt.Fprintln(c.App.Writer, next)
 	return nil
+}
+
+// serversTimeout is how long the server has to make a token known to the others, before it must not be stopped.
+const serversTimeout = 30 * time.Second
+
+// awaitServers waits until the server has told the other servers, where there may be some: one that is started again before
+// takes what they have for newer.
+func awaitServers(ctx context.Context, dir datadir.Dir, secret string) error {
+	ctx, cancel := context.WithTimeout(ctx, serversTimeout)
+	defer cancel()
+	for {
+		told, err := os.ReadFile(dir.ServerJoinToken())
+		if errors.Is(err, fs.ErrNotExist) || strings.HasSuffix(strings.TrimSpace(string(told)), "::"+secret) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("rotate the server's token: nodes have to show the new one in server/node-token from now on, but the other servers are not told: look at the log of the server, and run this again")
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }

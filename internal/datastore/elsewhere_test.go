@@ -183,12 +183,26 @@ func testLeases(t *testing.T, c *kubernetes.Client) {
 	t.Error("it was not removed")
 }
 
-// testLeasesOfOthers wants a key to go whose writer has ended before.
+// testLeasesOfOthers wants keys to go whose writer has ended before, for one that was there meanwhile and for one that has come
+// since.
 func testLeasesOfOthers(t *testing.T, at string) {
-	there := attach(t, at, &lines{}) // all the time
+	t.Run("There", func(t *testing.T) {
+		c := attach(t, at, &lines{})
+		lend(t, at)
+		returned(t, c)
+	})
+	t.Run("Come", func(t *testing.T) {
+		lend(t, at)
+		returned(t, attach(t, at, &lines{}))
+	})
+}
+
+// lend writes keys with a lease and ends before that does.
+func lend(t *testing.T, at string) {
+	t.Helper()
 	t.Run("Writer", func(t *testing.T) {
 		c := attach(t, at, &lines{})
-		lease, err := c.Grant(t.Context(), 2)
+		lease, err := c.Grant(t.Context(), 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,15 +212,19 @@ func testLeasesOfOthers(t *testing.T, at string) {
 			}
 		}
 	})
-	for name, c := range map[string]*kubernetes.Client{"one that was there": there, "one that came": attach(t, at, &lines{})} {
-		await(t, func() string {
-			n, err := c.Kubernetes.Count(t.Context(), "/registry/o/", kubernetes.CountOptions{})
-			if err != nil || n > 0 {
-				return fmt.Sprintf("%s sees %d keys, %v", name, n, err)
-			}
-			return ""
-		})
-	}
+}
+
+// returned waits until those keys are gone, which have to be there at first.
+func returned(t *testing.T, c *kubernetes.Client) {
+	t.Helper()
+	there := int64(0)
+	await(t, func() string {
+		n, err := c.Kubernetes.Count(t.Context(), "/registry/o/", kubernetes.CountOptions{})
+		if there = max(there, n); err != nil || n > 0 || there == 0 {
+			return fmt.Sprintf("%d keys of %d, %v", n, there, err)
+		}
+		return ""
+	})
 }
 
 // state is a range as a reader that lists once and then watches has it.

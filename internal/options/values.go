@@ -72,12 +72,13 @@ func (r Reader) checkFile(option, path string) {
 	}
 }
 
-// Secret is what one option has, or the file that the option of that name with -file names, and which of the two it was.
-// It is never shown.
-func (r Reader) Secret(name string) (option, text string) {
+// Secret is what one option has, or the file that the option of that name with -file names, and which of the two it was. The
+// file may be gone, or empty, where the machine has been let in by it before: it then has the file known. The value is never
+// shown.
+func (r Reader) Secret(name, known string) (option, text string) {
 	inFile := name + "-file"
 	text = r.V.String(name)
-	file := r.Path(inFile, Existing)
+	file := r.Path(inFile, Optional)
 	switch {
 	case file == "":
 		return name, text
@@ -86,14 +87,19 @@ func (r Reader) Secret(name string) (option, text string) {
 		return name, ""
 	}
 	data, err := os.ReadFile(file)
-	if err != nil {
-		r.Problem(inFile, "%w", err)
+	if text = string(bytes.TrimSpace(data)); text != "" {
+		return inFile, text
+	}
+	if _, unknown := os.Stat(known); unknown == nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
 		return inFile, ""
 	}
-	if text = string(bytes.TrimSpace(data)); text == "" {
-		r.Problem(inFile, "%s is empty", file)
+	if err == nil {
+		err = fmt.Errorf("%s is empty", file)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s does not exist", file)
 	}
-	return inFile, text
+	r.Problem(inFile, "%w", err)
+	return inFile, ""
 }
 
 // Choice takes one of allowed.

@@ -70,6 +70,7 @@ const retryInterval = 2 * time.Second
 
 // Run is ready when nodes can join.
 func (j *Joining) Run(ctx context.Context, ready func()) error {
+	token := hostos.FileChanges(ctx, []string{j.cfg.TokenFile}) // from before it is read
 	j.insist(ctx)
 	if ctx.Err() != nil {
 		return nil
@@ -83,7 +84,7 @@ func (j *Joining) Run(ctx context.Context, ready func()) error {
 	}
 	var following sync.WaitGroup
 	defer following.Wait()
-	following.Go(func() { j.follow(ctx, addresses) })
+	following.Go(func() { j.follow(ctx, addresses, token) })
 	if j.servers != nil {
 		following.Go(func() { j.servers.follow(ctx, func() { j.tellServers(ctx) }) })
 	}
@@ -93,14 +94,21 @@ func (j *Joining) Run(ctx context.Context, ready func()) error {
 
 // follow publishes what has changed until ctx ends: the server's addresses, or its token, which another server may have
 // changed.
-func (j *Joining) follow(ctx context.Context, addresses <-chan struct{}) {
-	token := hostos.FileChanges(ctx, []string{j.cfg.TokenFile})
+func (j *Joining) follow(ctx context.Context, addresses, token <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-addresses:
+		case _, open := <-addresses:
+			if !open { // the host tells no more of them
+				addresses = nil
+				continue
+			}
 		case <-token:
+			// What is told of are all files in the folder, and publish writes one of them.
+			if t, err := j.ownToken(); err == nil && t == j.written {
+				continue
+			}
 		}
 		j.insist(ctx)
 	}

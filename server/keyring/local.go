@@ -83,7 +83,7 @@ func (k *Keyring) authorities(l local) (map[string][]byte, error) {
 // newToken is the secret of a first server. It is on the disk before the datastore is written: without it no further server
 // could be let in.
 func (k *Keyring) newToken(l local) (token string, undo func(), err error) {
-	token, undo = k.cfg.Token, func() {}
+	token, undo = k.set(), func() {}
 	switch {
 	case token == "" && l.token != "", token != "" && token == l.token:
 		return l.token, undo, nil

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/clusterd/clusterd/server/keyring"
 )
 
 // TestRotation changes the token on one server while the other is away.
@@ -92,6 +94,32 @@ func TestRotationIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestFurtherServerIsFirst has a datastore that was emptied, and of the servers one start first that has joined by a token
+// which was rotated since.
+func TestFurtherServerIsFirst(t *testing.T) {
+	s, first, second := &memory{}, newMachine(t), newMachine(t)
+	var joining keyring.Config
+	err := start(t, first.config(s), func() {
+		joining = with(second.config(s), first.read(t, "server-token"))
+		joining.Joins = true
+		if err := start(t, joining, func() { first.rotate(t, "new secret"); second.lets(t, "new secret") }); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := &memory{}
+	joining.Open = second.config(empty).Open
+	for _, c := range []keyring.Config{joining, first.config(empty)} {
+		if err := start(t, c, nothing); err != nil {
+			t.Error(err)
+		}
+	}
+	second.lets(t, "new secret")
+	same(t, first, second)
 }
 
 // TestTokenInConfiguration changes a token that users set themselves.

@@ -67,8 +67,11 @@ func (l *Leases) Run(ending <-chan struct{}) {
 		over, next := l.due(time.Now())
 		for _, o := range over {
 			if err := l.remove(o.key, o.revision); err != nil {
-				next = time.Now().Add(retryPause)
-				l.again(lease{o.key, o.revision, next})
+				later := time.Now().Add(retryPause)
+				l.again(lease{o.key, o.revision, later})
+				if next.IsZero() || later.Before(next) {
+					next = later
+				}
 			}
 		}
 		if !next.IsZero() {

@@ -75,10 +75,7 @@ func (b *Backend) start(ctx context.Context) error {
 			return err
 		}
 		if b.endpoint.Kind == endpoint.NATS {
-			b.mirror = newMirror(func(key string, revision int64) error {
-				_, _, _, err := b.Delete(life, key, revision)
-				return err
-			})
+			b.mirror = newMirror(func(key string, revision int64) error { return b.expire(life, key, revision) })
 			b.kine = &mirrored{b.kine, b, b.mirror}
 			b.writes = b.kine
 			return b.kine.Start(life)
@@ -151,4 +148,14 @@ func tlsOf(e endpoint.Endpoint) kinetls.Config {
 		return kinetls.Config{} // none, or part of the data source name
 	}
 	return kinetls.Config{CAFile: e.Files.CA, CertFile: e.Files.Cert, KeyFile: e.Files.Key}
+}
+
+// expire removes a key that is still at revision. The driver has no error when the database takes no writes: it says that the
+// key is as it was.
+func (b *Backend) expire(ctx context.Context, key string, revision int64) error {
+	_, kv, gone, err := b.Delete(ctx, key, revision)
+	if err == nil && !gone && kv != nil && kv.ModRevision == revision {
+		return fmt.Errorf("remove %s: the database has not", key)
+	}
+	return err
 }
