@@ -128,6 +128,7 @@ var expectedLines = []string{
 	"oom score",
 	// A controller's cache is a moment behind its own write; it tries again.
 	"is not as new as written version",
+	"node updates may not change podCIDR except from",
 	"the object has been modified; please apply your changes to the latest version and try again",
 	// A client went away in the middle of a request, an exec or a port-forward.
 	"Error on socket receive",

@@ -103,6 +103,7 @@ func TestSetup(t *testing.T) {
 		t.Errorf("want three warnings, got: %s", s)
 	}
 	klog.ErrorS(errors.New("sync failed: read version: 1 is not as new as written version: 2"), "Unhandled Error")
+	klog.ErrorS(errors.New("failed to patch node CIDR: Node \"n\" is invalid: spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"), "Failed to update node PodCIDR after multiple attempts")
 	if s := lines(); s != "" {
 		t.Errorf("what is expected is shown: %s", s)
 	}
