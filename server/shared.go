@@ -33,25 +33,19 @@ func openStore(ctx context.Context, cfg Config, s store) (keyring.Store, func(),
 		if err != nil {
 			return nil, nil, err
 		}
-		return shared{c.Kubernetes, c}, func() { _ = c.Close() }, nil
+		return shared{c.Kubernetes, c.Watcher}, func() { _ = c.Close() }, nil
 	}
 	c, err := external.DialEtcd(context.WithoutCancel(ctx), cfg.Datastore)
 	if err != nil {
 		return nil, nil, err
 	}
-	return shared{&kubernetes.Client{Client: c}, c}, func() { _ = c.Close() }, nil
+	return shared{&kubernetes.Client{Client: c}, c.Watcher}, func() { _ = c.Close() }, nil
 }
 
 // shared is what the keyring needs of a client.
 type shared struct {
 	kubernetes.Interface
-	watcher interface {
-		Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
-	}
-}
-
-func (s shared) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	return s.watcher.Watch(ctx, key, opts...)
+	clientv3.Watcher
 }
 
 // settings are the options that have to be the same on all servers.

@@ -128,16 +128,9 @@ func TestUninstall(t *testing.T) {
 			}
 			s.testStopPods(t)
 			s.wantTunnel(t, "before the end", "1450", []string{"dev clusterd-vx"})
-			out, err := c.Clusterd(within(t, podTimeout), nil, "uninstall", "--grace", "2s")
-			if err != nil {
-				t.Fatal(err)
-			}
-			wants(t, out, "told process", "stopped the pods", "removed clusterd")
-			if err := c.Server().Wait(stopTimeout); err != nil {
-				t.Errorf("the server ended with %v", err)
-			}
+			uninstall(t, c)
 			sameState(t, c, before)
-			_, err = c.Clusterd(within(t, podTimeout), nil, "uninstall")
+			_, err := c.Clusterd(within(t, podTimeout), nil, "uninstall")
 			wants(t, fmt.Sprint(err), "there is no clusterd in /var/lib/clusterd", "--data-dir")
 		})
 	}
@@ -156,15 +149,21 @@ func TestUninstallNode(t *testing.T) {
 	j := &joined{suite: s, agent: agent}
 	j.startAgent(t)
 	s.runs(t, j.on(s.podWithEverything()))
-	out, err := agent.Clusterd(within(t, podTimeout), nil, "uninstall", "--grace", "2s")
+	uninstall(t, agent)
+	sameState(t, agent, before)
+}
+
+// uninstall removes clusterd while it runs, with its pods.
+func uninstall(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	out, err := c.Clusterd(within(t, podTimeout), nil, "uninstall", "--grace", "2s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	wants(t, out, "told process", "stopped the pods", "removed clusterd")
-	if err := agent.Server().Wait(stopTimeout); err != nil {
-		t.Errorf("the agent ended with %v", err)
+	if err := c.Server().Wait(stopTimeout); err != nil {
+		t.Errorf("clusterd ended with %v", err)
 	}
-	sameState(t, agent, before)
 }
 
 // testStopPods runs pods, one of which does not end by itself, stops them with the server, and starts it again.
