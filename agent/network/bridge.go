@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // ensureBridge makes the bridge, or brings the one that is there to the wanted
@@ -58,7 +60,7 @@ func (n *Network) keepBridgeAddresses() error {
 	if err != nil {
 		return fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := hostos.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list the addresses of bridge %s: %w", n.cfg.Bridge, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clusterd/clusterd/agent/network/ipam"
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // macOf derives a MAC from an address: locally administered, like kubenet's.
@@ -216,7 +217,7 @@ func podAddresses(path, ifName string) ([]netip.Prefix, error) {
 }
 
 func globalAddresses(h *netlink.Handle, link netlink.Link) ([]netip.Prefix, error) {
-	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := hostos.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
 	}
@@ -229,16 +230,6 @@ func globalAddresses(h *netlink.Handle, link netlink.Link) ([]netip.Prefix, erro
 		}
 	}
 	return out, nil
-}
-
-// dump repeats a listing that changes during it, so that it is whole.
-func dump[T any](list func() ([]T, error)) (out []T, err error) {
-	for range 10 {
-		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return out, err
 }
 
 // interfaceAddr is p without duplicate address detection, for which a pod would

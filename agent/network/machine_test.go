@@ -244,7 +244,9 @@ func (m *machine) entries(t *testing.T) (routes, neighs, fdb []string) {
 	t.Helper()
 	m.in(t, func() error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			all, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: 205}, netlink.RT_FILTER_PROTOCOL)
+			all, err := hostos.Dump(func() ([]netlink.Route, error) {
+				return netlink.RouteListFiltered(family, &netlink.Route{Protocol: 205}, netlink.RT_FILTER_PROTOCOL)
+			})
 			if err != nil {
 				return err
 			}
@@ -257,7 +259,9 @@ func (m *machine) entries(t *testing.T) (routes, neighs, fdb []string) {
 			return nil // no tunnel
 		}
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6, unix.AF_BRIDGE} {
-			all, err := netlink.NeighList(link.Attrs().Index, family)
+			all, err := hostos.Dump(func() ([]netlink.Neigh, error) {
+				return netlink.NeighList(link.Attrs().Index, family)
+			})
 			if err != nil {
 				return err
 			}

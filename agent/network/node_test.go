@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clusterd/clusterd/agent/network"
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // node is the test's machine: a directory, and the namespaces of its pods.
@@ -146,7 +147,7 @@ func (nd *node) records(t testing.TB) []string {
 // ports returns the names of the cables on the bridge.
 func ports(t testing.TB) []string {
 	t.Helper()
-	links, err := netlink.LinkList()
+	links, err := hostos.Dump(netlink.LinkList)
 	must(t, err)
 	var out []string
 	for _, l := range links {

@@ -17,6 +17,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 
 	"github.com/clusterd/clusterd/agent/network/overlay"
+	"github.com/clusterd/clusterd/internal/hostos"
 	"github.com/clusterd/clusterd/internal/lifecycle"
 	"github.com/clusterd/clusterd/internal/testkit"
 	"github.com/clusterd/clusterd/internal/testkit/kubeapi"
@@ -105,7 +106,7 @@ func hasAddress(device, want string) error {
 	if err != nil {
 		return err
 	}
-	all, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	all, err := hostos.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 	for _, a := range all {
 		if a.IP.String() == want {
 			return nil
@@ -120,7 +121,7 @@ func ipnet(cidr string) *net.IPNet {
 }
 
 func removeNeighs(l netlink.Link, family int) error {
-	all, err := netlink.NeighList(l.Attrs().Index, family)
+	all, err := hostos.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(l.Attrs().Index, family) })
 	for _, n := range all {
 		if n.State&netlink.NUD_PERMANENT == 0 || n.IP.IsMulticast() {
 			continue

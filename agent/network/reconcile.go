@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/clusterd/clusterd/agent/network/ipam"
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // firstIfName is what the runtime calls a pod's interface.
@@ -101,7 +102,7 @@ func (n *Network) dropCables() error {
 	if err != nil {
 		return fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
 	}
-	links, err := dump(netlink.LinkList)
+	links, err := hostos.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // Tables are the names of the tables that the pods' network makes, as nft writes them.
@@ -27,7 +29,7 @@ func RemoveBridge(name string) error {
 	if err != nil {
 		return fmt.Errorf("find bridge %s: %w", name, err)
 	}
-	links, err := dump(netlink.LinkList)
+	links, err := hostos.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the network interfaces: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clusterd/clusterd/agent/network"
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 const defaultBridge = network.DefaultBridge
@@ -157,7 +158,7 @@ func TestChangedPodCIDR(t *testing.T) {
 	nd.start(t)
 	link, err := netlink.LinkByName(defaultBridge)
 	must(t, err)
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	addrs, err := hostos.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 	must(t, err)
 	if len(addrs) != 1 || addrs[0].IP.String() != "10.42.8.1" {
 		t.Errorf("bridge still has %v", addrs)

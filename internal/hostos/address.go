@@ -175,7 +175,7 @@ func globals(addrs []net.Addr) []netip.Addr {
 func defaultRoutes() ([]route, error) {
 	var found []route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		all, err := listRoutes(family)
+		all, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue // a kernel without IPv6
 		}
@@ -189,16 +189,6 @@ func defaultRoutes() ([]route, error) {
 		}
 	}
 	return found, nil
-}
-
-// listRoutes lists again when the table changed meanwhile, which the kernel calls an interrupted dump.
-func listRoutes(family int) (all []netlink.Route, err error) {
-	for range 10 {
-		if all, err = netlink.RouteList(nil, family); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
 }
 
 // leadsOut is whether r is a default route over a link, not one that rejects or discards.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 const (
@@ -111,7 +113,7 @@ func ownRoutes() ([]route, error) {
 		}
 		return all, nil
 	}
-	all, err := dump(list)
+	all, err := hostos.Dump(list)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -156,7 +158,7 @@ func (r route) netlink() *netlink.Route {
 func (p plan) applyNeighs(index int) (changes int, err error) {
 	have := map[netip.Addr]string{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		all, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
+		all, err := hostos.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 		if err != nil {
 			return 0, fmt.Errorf("list the neighbours on %s: %w", Device, err)
 		}
@@ -173,7 +175,7 @@ func (p plan) applyNeighs(index int) (changes int, err error) {
 
 // applyFDB makes the tunnel's table of nodes' addresses that of the plan.
 func (p plan) applyFDB(index int) (changes int, err error) {
-	all, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, unix.AF_BRIDGE) })
+	all, err := hostos.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
 		return 0, fmt.Errorf("list the forwarding entries of %s: %w", Device, err)
 	}

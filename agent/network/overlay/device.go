@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/clusterd/clusterd/internal/hostos"
 )
 
 // VNI and UDP port of the tunnel. They are flannel's on Linux, which firewalls and
@@ -104,7 +106,7 @@ const addrGenNone = 1
 
 // holder names the interface that has our VNI and port.
 func holder() string {
-	links, _ := dump(netlink.LinkList)
+	links, _ := hostos.Dump(netlink.LinkList)
 	for _, l := range links {
 		if v, is := l.(*netlink.Vxlan); is && v.VxlanId == vni && v.Port == port {
 			return " (" + v.Name + ")"
@@ -139,7 +141,7 @@ func setUp(link netlink.Link, mtu int, own []netip.Addr) (changes int, err error
 // alone: they bring no route.
 func setAddresses(link netlink.Link, own []netip.Addr) (changes int, err error) {
 	name := link.Attrs().Name
-	all, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	all, err := hostos.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return 0, fmt.Errorf("list the addresses of %s: %w", name, err)
 	}

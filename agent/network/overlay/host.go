@@ -67,11 +67,11 @@ const ownPrefix = "clusterd"
 // addLinks takes in the networks of all interfaces, and the MTU of that which has
 // the node's address.
 func (h *host) addLinks() error {
-	links, err := dump(netlink.LinkList)
+	links, err := hostos.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := hostos.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list the addresses of all interfaces: %w", err)
 	}
@@ -168,13 +168,3 @@ type noPods struct{}
 
 func (noPods) Gateways() []netip.Addr { return []netip.Addr{{}} }
 func (noPods) SetMTU(int) error       { return nil }
-
-// dump repeats a listing that changes during it, so that it is whole.
-func dump[T any](list func() ([]T, error)) (out []T, err error) {
-	for range 10 {
-		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return out, err
-}
