@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	clientset "k8s.io/client-go/kubernetes"
@@ -138,6 +139,7 @@ func apiserverConfig(cfg Config, d Deps, store store, to access) apiserver.Confi
 		Upgrades:         map[string]http.Handler{protocol.Path: to.tunnels},
 		Dial:             to.tunnels.Dial,
 		Shared:           cfg.Shared(),
+		ResourceMetrics:  !slices.Contains(cfg.Disable, "metrics-server"),
 	}
 	if e := cfg.Datastore; e.Kind == endpoint.Etcd {
 		c.Etcd = apiserver.Etcd{Servers: e.Servers, CA: e.Files.CA, Cert: e.Files.Cert, Key: e.Files.Key}

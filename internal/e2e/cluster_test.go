@@ -62,6 +62,7 @@ func TestCluster(t *testing.T) {
 			"StaticPods": s.testStaticPods, "HostPort": s.testHostPort, "Probes": s.testProbes, "FailingProbes": s.testFailingProbes,
 			"RuntimeClass": s.testRuntimeClass, "Images": s.testImages, "Registries": s.testRegistries, "NodeProxy": s.testNodeProxy,
 			"Anonymous": s.testAnonymous, "ProxyMode": s.testProxyMode, "Certificates": s.testCertificates,
+			"ResourceMetrics": s.testResourceMetrics,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -132,6 +132,8 @@ func (j *joined) testTunnel(t *testing.T) {
 	wants(t, j.kubectl(t, "logs", "far"), "hello from afar")
 	wants(t, j.kubectl(t, "get", "--raw", "/api/v1/nodes/"+j.agent.Node.Name()+"/proxy/healthz"), "ok")
 	wants(t, j.kubectl(t, "get", "--raw", "/api/v1/namespaces/default/pods/far:8080/proxy/"), "web")
+	j.tops(t, "node", j.agent.Node.Name())
+	j.tops(t, "pod", "far")
 }
 
 // testCable takes the node's cable out, for longer than a connection lives without a sign of life.

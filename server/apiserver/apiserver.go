@@ -58,6 +58,8 @@ type Config struct {
 	Shared bool
 	// Dial, if not nil, connects to nodes and pods.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// ResourceMetrics is whether it serves metrics.k8s.io.
+	ResourceMetrics bool
 }
 
 // Etcd is an etcd that the server connects to. Files are PEM; those of TLS are optional.
@@ -267,6 +269,11 @@ func (s *Server) chain(ctx context.Context) (*aggregator.APIAggregator, error) {
 	}
 	for path, h := range s.cfg.Upgrades {
 		agg.GenericAPIServer.Handler.NonGoRestfulMux.Handle(path, h)
+	}
+	if s.cfg.ResourceMetrics {
+		if err := s.addResourceMetrics(agg, complete.KubeAPIs.Extra.KubeletClientConfig); err != nil {
+			return nil, err
+		}
 	}
 	return agg, s.addKubeletHook(agg.GenericAPIServer)
 }

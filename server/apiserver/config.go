@@ -34,6 +34,7 @@ import (
 
 	"github.com/clusterd/clusterd/internal/inproc"
 	"github.com/clusterd/clusterd/internal/upstream"
+	"github.com/clusterd/clusterd/server/resourcemetrics"
 )
 
 // newConfig is upstream's app.NewConfig. It differs in that the server's own informers read through the process instead of a
@@ -141,7 +142,7 @@ func (s *Server) applyServing(o options.CompletedOptions, g *genericapiserver.Co
 // describe sets what the API says of itself, and which requests run long.
 func describe(g *genericapiserver.Config) {
 	definitions := openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
-	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensions.Scheme, aggregatorscheme.Scheme)
+	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensions.Scheme, aggregatorscheme.Scheme, resourcemetrics.Scheme)
 	g.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	g.OpenAPIConfig.Info.Title = "Kubernetes"
 	g.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)

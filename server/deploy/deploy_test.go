@@ -317,6 +317,7 @@ func TestEmbeddedAddons(t *testing.T) {
 	f := newFixture(t)
 	f.api.Define("", "v1", "Service", "services", true)
 	f.api.Define("", "v1", "ServiceAccount", "serviceaccounts", true)
+	f.api.Define("apiregistration.k8s.io", "v1", "APIService", "apiservices", false)
 	for kind, plural := range map[string]string{"Role": "roles", "RoleBinding": "rolebindings"} {
 		f.api.Define("rbac.authorization.k8s.io", "v1", kind, plural, true)
 		f.api.Define("rbac.authorization.k8s.io", "v1", "Cluster"+kind, "cluster"+plural, false)
