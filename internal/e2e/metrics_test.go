@@ -28,7 +28,7 @@ spec:
         image: ` + toolsImage + `
         imagePullPolicy: Never
         command: [sh, -c, "while :; do :; done"]
-        resources: {requests: {cpu: 100m}, limits: {cpu: 200m}}
+        resources: {requests: {cpu: 20m}, limits: {cpu: 200m}}
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -48,7 +48,7 @@ func (s *suite) testResourceMetrics(t *testing.T) {
 	})
 	s.tops(t, "node", s.Node.Name())
 	cpu := s.tops(t, "pod", "busy-")
-	if cpu < 50 || cpu > 300 { // millicores: its limit is 200, and the machine may be busy
+	if cpu < 10 || cpu > 300 { // millicores: its limit is 200, and the machine may be busy with more important things
 		t.Errorf("the pod that may use 200m uses %dm", cpu)
 	}
 	wants(t, s.kubectl(t, "get", "pods.v1beta1.metrics.k8s.io", "--selector=app=busy"), "CPU", "MEMORY", "WINDOW", "busy-")
