@@ -55,7 +55,8 @@ func (m *nodeMetrics) List(ctx context.Context, options *internalversion.ListOpt
 	return &metrics.NodeMetricsList{Items: m.of(ctx, nodes.Items...)}, nil
 }
 
-func (m *nodeMetrics) of(ctx context.Context, nodes ...corev1.Node) (all []metrics.NodeMetrics) {
+func (m *nodeMetrics) of(ctx context.Context, nodes ...corev1.Node) []metrics.NodeMetrics {
+	all := make([]metrics.NodeMetrics, 0, len(nodes)) // an empty list is one, not null
 	names := map[string]bool{}
 	for i := range nodes {
 		names[nodes[i].Name] = true

@@ -57,7 +57,8 @@ func (m *podMetrics) List(ctx context.Context, options *internalversion.ListOpti
 	return &metrics.PodMetricsList{Items: m.of(ctx, pods.Items...)}, nil
 }
 
-func (m *podMetrics) of(ctx context.Context, pods ...corev1.Pod) (all []metrics.PodMetrics) {
+func (m *podMetrics) of(ctx context.Context, pods ...corev1.Pod) []metrics.PodMetrics {
+	all := make([]metrics.PodMetrics, 0, len(pods)) // an empty list is one, not null
 	nodes := map[string]bool{}
 	for i := range pods {
 		if pods[i].Status.Phase == corev1.PodRunning {

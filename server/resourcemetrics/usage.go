@@ -71,6 +71,9 @@ func newFigures(start metav1.Time, cpu *stats.CPUStats, memory *stats.MemoryStat
 	if cpu == nil || cpu.UsageNanoCores == nil || cpu.UsageCoreNanoSeconds == nil || memory == nil || memory.WorkingSetBytes == nil {
 		return figures{}, false
 	}
+	if *cpu.UsageCoreNanoSeconds == 0 || *memory.WorkingSetBytes == 0 {
+		return figures{}, false
+	}
 	f := figures{at: cpu.Time.Time, window: window}
 	rate := *cpu.UsageNanoCores
 	if age := f.at.Sub(start.Time); age < youngest {
