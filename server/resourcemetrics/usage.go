@@ -40,7 +40,11 @@ type podUsage struct {
 
 func newUsage(s *stats.Summary) *usage {
 	u := &usage{pods: make(map[types.NamespacedName]podUsage, len(s.Pods))}
-	if f, ok := newFigures(s.Node.StartTime, s.Node.CPU, s.Node.Memory); ok {
+	if s.Node.CPU == nil || s.Node.CPU.UsageNanoCores == nil || *s.Node.CPU.UsageNanoCores == 0 {
+		return u // the kubelet has looked at everything once only since it was started, and says that all rates are zero
+	}
+	// The node's StartTime is when something was last made in the root of the control groups.
+	if f, ok := newFigures(metav1.Time{}, s.Node.CPU, s.Node.Memory); ok {
 		u.node = &f
 	}
 	for _, p := range s.Pods {

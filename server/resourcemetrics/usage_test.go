@@ -42,7 +42,7 @@ func TestPodUsage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := types.NamespacedName{Namespace: "ns", Name: "p"}
-			u := newUsage(&stats.Summary{Pods: []stats.PodStats{{PodRef: stats.PodReference{Name: "p", Namespace: "ns"}, Containers: row.containers}}})
+			u := newUsage(&stats.Summary{Node: stats.NodeStats{CPU: old.CPU, Memory: old.Memory}, Pods: []stats.PodStats{{PodRef: stats.PodReference{Name: "p", Namespace: "ns"}, Containers: row.containers}}})
 			p, ok := u.pods[key]
 			if ok != (row.cpu != "") {
 				t.Fatalf("usage of the pod: %t", ok)
@@ -64,5 +64,22 @@ func TestPodUsage(t *testing.T) {
 	}
 	if u := newUsage(&stats.Summary{}); u.node != nil {
 		t.Errorf("a node without figures uses %v", u.node)
+	}
+}
+
+// TestNodeUsage has a node in whose root control group something was made a moment ago, and a kubelet that was just started.
+func TestNodeUsage(t *testing.T) {
+	c := containerStats(20*time.Second, 5e6, 9e12)
+	s := stats.Summary{
+		Node: stats.NodeStats{StartTime: c.StartTime, CPU: c.CPU, Memory: c.Memory},
+		Pods: []stats.PodStats{{Containers: []stats.ContainerStats{containerStats(time.Hour, 0, 9e12)}}},
+	}
+	u := newUsage(&s)
+	if u.node == nil || u.node.used.Cpu().String() != "5m" || len(u.pods) != 1 {
+		t.Errorf("the node uses %v, and there are %d pods; want 5m and 1", u.node, len(u.pods))
+	}
+	s.Node.CPU.UsageNanoCores = ptr.To[uint64](0)
+	if u := newUsage(&s); u.node != nil || len(u.pods) != 0 {
+		t.Errorf("before the kubelet's second look the node uses %v, and there are %d pods", u.node, len(u.pods))
 	}
 }
