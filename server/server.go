@@ -139,7 +139,7 @@ func apiserverConfig(cfg Config, d Deps, store store, to access) apiserver.Confi
 		Upgrades:         map[string]http.Handler{protocol.Path: to.tunnels},
 		Dial:             to.tunnels.Dial,
 		Shared:           cfg.Shared(),
-		ResourceMetrics:  !slices.Contains(cfg.Disable, "metrics-server"),
+		ResourceMetrics:  servesMetrics(cfg),
 	}
 	if e := cfg.Datastore; e.Kind == endpoint.Etcd {
 		c.Etcd = apiserver.Etcd{Servers: e.Servers, CA: e.Files.CA, Cert: e.Files.Cert, Key: e.Files.Key}
@@ -148,6 +148,9 @@ func apiserverConfig(cfg Config, d Deps, store store, to access) apiserver.Confi
 	}
 	return c
 }
+
+// servesMetrics is whether the API server has metrics.k8s.io.
+func servesMetrics(cfg Config) bool { return !slices.Contains(cfg.Disable, "metrics-server") }
 
 // advertise is the API server's address for the cluster.
 func advertise(cfg Config, d Deps) netip.Addr {

@@ -13,8 +13,8 @@ import (
 const (
 	// Every task's CPU use, by a call to each shim, for the UsageNanoCores of CRI
 	// statistics. The default is a second. The kubelet takes these figures from
-	// cAdvisor unless PodAndContainerStatsFromCRI is on, and then whoever reckons a
-	// rate does it from UsageCoreNanoSeconds, which is read when it is asked for.
+	// cAdvisor unless PodAndContainerStatsFromCRI is on; kubectl top is that much
+	// behind then, and UsageCoreNanoSeconds is read when it is asked for.
 	taskStatsPeriod    = "120s"
 	taskStatsRetention = "360s" // a rate needs two samples
 	// The size of every snapshot, in seconds. The default is 10.

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -53,6 +52,9 @@ func (s *suite) testResourceMetrics(t *testing.T) {
 	}
 	wants(t, s.kubectl(t, "get", "pods.v1beta1.metrics.k8s.io", "--selector=app=busy"), "CPU", "MEMORY", "WINDOW", "busy-")
 	s.kubectl(t, "create", "rolebinding", "looker", "--clusterrole=view", "--user=looker")
+	t.Cleanup(func() {
+		_, _ = s.Clusterd(context.WithoutCancel(t.Context()), nil, "kubectl", "delete", "rolebinding", "looker")
+	})
 	wants(t, s.kubectl(t, "top", "pod", "--as=looker", "--selector=app=busy"), "busy-")
 	if out, err := s.Clusterd(t.Context(), nil, "kubectl", "top", "node", "--as=looker"); err == nil {
 		t.Errorf("somebody without rights for nodes reads what they use: %s", out)
@@ -76,7 +78,6 @@ func (s *suite) tops(t *testing.T, kind, prefix string) (cpu int) {
 			_, err := fmt.Sscan(found[1], &cpu)
 			return errorText(err)
 		}
-		time.Sleep(time.Second)
 		return fmt.Sprintf("kubectl top %s has no %s: %s, %v", kind, prefix, out, err)
 	})
 	return cpu

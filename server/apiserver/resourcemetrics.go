@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	clientset "k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 
@@ -27,7 +31,7 @@ func (s *Server) addResourceMetrics(agg *aggregator.APIAggregator, kubelets kube
 	if err != nil {
 		return fmt.Errorf("make the client for resource metrics: %w", err)
 	}
-	info, err := kubeletclient.NewNodeConnectionInfoGetter(client.CoreV1().Nodes(), kubelets)
+	info, err := kubeletclient.NewNodeConnectionInfoGetter(reachable(client.CoreV1().Nodes()), kubelets)
 	if err != nil {
 		return fmt.Errorf("make the client of kubelets for resource metrics: %w", err)
 	}
@@ -39,4 +43,21 @@ func (s *Server) addResourceMetrics(agg *aggregator.APIAggregator, kubelets kube
 		return resourcemetrics.Kubelet{URL: url.URL{Scheme: k.Scheme, Host: net.JoinHostPort(k.Hostname, k.Port)}, Transport: k.Transport}, nil
 	}
 	return resourcemetrics.Install(core, client, find, s.log)
+}
+
+// reachable gets nodes from the API server's memory, and not those that have not been heard of: waiting for an answer of each
+// would take seconds.
+func reachable(nodes corev1client.NodeInterface) kubeletclient.NodeGetterFunc {
+	return func(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+		n, err := nodes.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+				return nil, fmt.Errorf("the node has not been heard of since %s", c.LastHeartbeatTime.UTC().Format(time.RFC3339))
+			}
+		}
+		return n, nil
+	}
 }

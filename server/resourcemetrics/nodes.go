@@ -8,31 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/registry/rest"
-	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/metrics/pkg/apis/metrics"
 )
 
 // nodeMetrics is the resource nodes.
-type nodeMetrics struct {
-	client clientset.Interface
-	reader *reader
-}
-
-var (
-	_ rest.Getter               = &nodeMetrics{}
-	_ rest.KindProvider         = &nodeMetrics{}
-	_ rest.Lister               = &nodeMetrics{}
-	_ rest.Scoper               = &nodeMetrics{}
-	_ rest.SingularNameProvider = &nodeMetrics{}
-)
+type nodeMetrics struct{ storage }
 
 func (*nodeMetrics) New() runtime.Object     { return &metrics.NodeMetrics{} }
 func (*nodeMetrics) NewList() runtime.Object { return &metrics.NodeMetricsList{} }
-func (*nodeMetrics) Destroy()                {}
-func (*nodeMetrics) Kind() string            { return "NodeMetrics" }
-func (*nodeMetrics) GetSingularName() string { return "" }
-func (*nodeMetrics) NamespaceScoped() bool   { return false }
 
 // Get asks one node.
 func (m *nodeMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {

@@ -10,31 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/registry/rest"
-	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/metrics/pkg/apis/metrics"
 )
 
 // podMetrics is the resource pods.
-type podMetrics struct {
-	client clientset.Interface
-	reader *reader
-}
-
-var (
-	_ rest.Getter               = &podMetrics{}
-	_ rest.KindProvider         = &podMetrics{}
-	_ rest.Lister               = &podMetrics{}
-	_ rest.Scoper               = &podMetrics{}
-	_ rest.SingularNameProvider = &podMetrics{}
-)
+type podMetrics struct{ storage }
 
 func (*podMetrics) New() runtime.Object     { return &metrics.PodMetrics{} }
 func (*podMetrics) NewList() runtime.Object { return &metrics.PodMetricsList{} }
-func (*podMetrics) Destroy()                {}
-func (*podMetrics) Kind() string            { return "PodMetrics" }
-func (*podMetrics) GetSingularName() string { return "" }
-func (*podMetrics) NamespaceScoped() bool   { return true }
 
 // Get asks the node of one pod.
 func (m *podMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
@@ -72,8 +55,8 @@ func (m *podMetrics) of(ctx context.Context, pods ...corev1.Pod) []metrics.PodMe
 		if u == nil || p.Status.Phase != corev1.PodRunning {
 			continue
 		}
-		used, ok := u.pods[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
-		if !ok || p.Status.StartTime != nil && used.at.Before(p.Status.StartTime.Time) { // a pod before it that had the same name
+		used, ok := u.pods[uid(p)]
+		if !ok {
 			continue
 		}
 		all = append(all, metrics.PodMetrics{
@@ -84,6 +67,14 @@ func (m *podMetrics) of(ctx context.Context, pods ...corev1.Pod) []metrics.PodMe
 		})
 	}
 	return all
+}
+
+// uid is by what a kubelet knows the pod: with a static one, that is not the UID of its mirror in the API.
+func uid(p *corev1.Pod) types.UID {
+	if static, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		return types.UID(static)
+	}
+	return p.UID
 }
 
 // ConvertToTable is for kubectl get.

@@ -19,7 +19,7 @@ const (
 	fresh = 10 * time.Second
 	// patience bounds how long a kubelet may take, since one that does not answer holds up those who ask for all nodes.
 	patience = 5 * time.Second
-	// forgotten is when the figures of a node that nobody asks for go.
+	// forgotten is when the figures of a node go at the next question, if it is not among those that are asked for.
 	forgotten = time.Minute
 	// most bounds a kubelet's answer, in bytes: a node is not trusted with the server's memory.
 	most = 32 << 20
@@ -48,6 +48,7 @@ func (r *reader) read(ctx context.Context, names map[string]bool) map[string]*us
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	all := map[string]*usage{}
+	r.forget()
 	for name := range names {
 		wg.Go(func() {
 			if u := r.ask(ctx, name); u != nil {
@@ -79,18 +80,23 @@ func (r *reader) ask(ctx context.Context, name string) *usage {
 	return u
 }
 
-// node returns the memory of a node, and drops that of nodes which nobody wants any more.
+// forget drops the memory of nodes that nobody has wanted for a while. There is one only for as many nodes as there were.
+func (r *reader) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.nodes, func(_ string, n *node) bool { return time.Since(n.wanted) > forgotten })
+}
+
+// node returns the memory of a node.
 func (r *reader) node(name string) *node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(r.nodes, func(_ string, n *node) bool { return now.Sub(n.wanted) > forgotten })
 	n := r.nodes[name]
 	if n == nil {
 		n = &node{}
 		r.nodes[name] = n
 	}
-	n.wanted = now
+	n.wanted = time.Now()
 	return n
 }
 

@@ -1,8 +1,8 @@
 // Package resourcemetrics serves metrics.k8s.io, which `kubectl top` and the horizontal pod autoscaler read: what CPU and
 // memory nodes and pods use.
 //
-// It promises: figures that the nodes' kubelets have when somebody asks, over the connections that logs take, so that nodes
-// behind NAT are in it; no work while nobody asks; one request to a kubelet in a while, however many ask; and an answer
+// It promises: figures that the nodes' kubelets have when somebody asks, reached the way that logs are, so that nodes behind
+// NAT are in it; no request while nobody asks; one request to a kubelet in a while, however many ask; and an answer
 // without the nodes that do not reply in time.
 package resourcemetrics
 
@@ -49,7 +49,13 @@ type Find func(ctx context.Context, node string) (Kubelet, error)
 func Install(server *genericapiserver.GenericAPIServer, client clientset.Interface, find Find, log *slog.Logger) error {
 	info := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, Scheme, metav1.ParameterCodec, serializer.NewCodecFactory(Scheme))
 	r := &reader{find: find, log: log, nodes: map[string]*node{}}
-	resources := map[string]rest.Storage{"nodes": &nodeMetrics{client, r}, "pods": &podMetrics{client, r}}
+	resources := map[string]rest.Storage{}
+	for name, s := range map[string]readable{
+		"nodes": &nodeMetrics{storage{client, r, "NodeMetrics", false}},
+		"pods":  &podMetrics{storage{client, r, "PodMetrics", true}},
+	} {
+		resources[name] = s
+	}
 	for _, version := range []string{metricsv1.SchemeGroupVersion.Version, v1beta1.SchemeGroupVersion.Version} {
 		info.VersionedResourcesStorageMap[version] = resources
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// window is the longest time over which a kubelet takes the rate of a CPU: how often it looks at something idle.
+	// window is over how long a kubelet takes the rate of a CPU that is used: it looks at it every 10 to 20 seconds, and with
+	// what is idle it takes up to a minute.
 	window = 30 * time.Second
 	// youngest is how long something has to have run for the rate since its start to mean anything, as in metrics-server.
 	youngest = 10 * time.Second
@@ -21,7 +22,7 @@ const (
 // usage is what a node and its pods used.
 type usage struct {
 	node *figures // nil if not known
-	pods map[types.NamespacedName]podUsage
+	pods map[types.UID]podUsage
 }
 
 // figures are of one moment; the CPU's is the mean over the window before it.
@@ -31,7 +32,8 @@ type figures struct {
 	used   corev1.ResourceList
 }
 
-// podUsage is complete: it has all containers of the pod that run. at is the earliest of their moments.
+// podUsage is complete: it has all containers of the pod that run. at is the earliest of their moments, window the
+// longest of their times.
 type podUsage struct {
 	at         time.Time
 	window     time.Duration
@@ -39,7 +41,7 @@ type podUsage struct {
 }
 
 func newUsage(s *stats.Summary) *usage {
-	u := &usage{pods: make(map[types.NamespacedName]podUsage, len(s.Pods))}
+	u := &usage{pods: make(map[types.UID]podUsage, len(s.Pods))}
 	if s.Node.CPU == nil || s.Node.CPU.UsageNanoCores == nil || *s.Node.CPU.UsageNanoCores == 0 {
 		return u // the kubelet has looked at everything once only since it was started, and says that all rates are zero
 	}
@@ -49,7 +51,7 @@ func newUsage(s *stats.Summary) *usage {
 	}
 	for _, p := range s.Pods {
 		if pod, ok := newPodUsage(p.Containers); ok {
-			u.pods[types.NamespacedName{Namespace: p.PodRef.Namespace, Name: p.PodRef.Name}] = pod
+			u.pods[types.UID(p.PodRef.UID)] = pod
 		}
 	}
 	return u
@@ -64,8 +66,9 @@ func newPodUsage(containers []stats.ContainerStats) (p podUsage, ok bool) {
 		}
 		p.containers = append(p.containers, metrics.ContainerMetrics{Name: c.Name, Usage: f.used})
 		if p.at.IsZero() || f.at.Before(p.at) {
-			p.at, p.window = f.at, f.window
+			p.at = f.at
 		}
+		p.window = max(p.window, f.window)
 	}
 	return p, len(p.containers) > 0
 }
@@ -80,9 +83,11 @@ func newFigures(start metav1.Time, cpu *stats.CPUStats, memory *stats.MemoryStat
 	}
 	f := figures{at: cpu.Time.Time, window: window}
 	rate := *cpu.UsageNanoCores
-	if age := f.at.Sub(start.Time); age < youngest {
+	age := f.at.Sub(start.Time)
+	if age < youngest {
 		return figures{}, false
-	} else if age < window { // the kubelet has looked at it once perhaps, and says that its rate is zero
+	}
+	if age < window { // the kubelet has looked at it once perhaps, and says that its rate is zero
 		f.window = age
 		rate = uint64(float64(*cpu.UsageCoreNanoSeconds) / age.Seconds())
 	}

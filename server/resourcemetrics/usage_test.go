@@ -5,7 +5,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 )
@@ -41,9 +40,8 @@ func TestPodUsage(t *testing.T) {
 		"no container": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			key := types.NamespacedName{Namespace: "ns", Name: "p"}
-			u := newUsage(&stats.Summary{Node: stats.NodeStats{CPU: old.CPU, Memory: old.Memory}, Pods: []stats.PodStats{{PodRef: stats.PodReference{Name: "p", Namespace: "ns"}, Containers: row.containers}}})
-			p, ok := u.pods[key]
+			u := newUsage(&stats.Summary{Node: stats.NodeStats{CPU: old.CPU, Memory: old.Memory}, Pods: []stats.PodStats{{PodRef: stats.PodReference{Name: "p", Namespace: "ns", UID: "1-2"}, Containers: row.containers}}})
+			p, ok := u.pods["1-2"]
 			if ok != (row.cpu != "") {
 				t.Fatalf("usage of the pod: %t", ok)
 			}
