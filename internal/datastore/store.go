@@ -197,6 +197,7 @@ func newServer(b server.Backend, progress time.Duration) *grpc.Server {
 		grpc.ReadBufferSize(readBufferBytes),
 		grpc.SharedWriteBuffer(true),
 		grpc.WaitForHandlers(true),
+		grpc.StreamInterceptor(withRequests),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime:             time.Millisecond,
 			PermitWithoutStream: true,

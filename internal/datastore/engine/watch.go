@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"sync"
 
@@ -189,54 +188,4 @@ func (w *Watch) match(rows []row, last int64) ([]*server.Event, []*server.KeyVal
 		events = append(events, event)
 	}
 	return events, replaced, last
-}
-
-// Watch is the form of Subscribe that kine's bridge uses: everything, in a channel.
-func (e *Engine) Watch(ctx context.Context, start int64) server.WatchResult {
-	events, failure := make(chan server.EventBatch), make(chan error, 1)
-	w, err := e.Subscribe("", "", start, false)
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	result := server.WatchResult{CurrentRevision: e.current, Eventc: events, Errorc: failure}
-	if errors.Is(err, server.ErrCompacted) {
-		result.CompactRevision = e.compacted
-	}
-	if err != nil || e.closed {
-		close(events)
-		return result
-	}
-	e.running.Go(func() {
-		defer close(events)
-		defer w.Close()
-		if err := w.forward(ctx, events); err != nil {
-			failure <- err
-		}
-	})
-	return result
-}
-
-// forward puts what the watch gives into a channel until ctx or the engine ends. The first batch says where it begins, for
-// progress is reported only to watches that have had one.
-func (w *Watch) forward(ctx context.Context, to chan<- server.EventBatch) error {
-	w.signal()
-	for {
-		select {
-		case <-w.wake:
-		case <-ctx.Done():
-			return nil
-		case <-w.e.ending:
-			return nil
-		}
-		batch, revision, err := w.Next()
-		if err != nil {
-			return err
-		}
-		select {
-		case to <- server.EventBatch{Events: batch, CurrentRev: revision}:
-		case <-ctx.Done():
-			return nil
-		case <-w.e.ending:
-			return nil
-		}
-	}
 }
