@@ -56,7 +56,7 @@ type Engine struct {
 	watches   map[*Watch]struct{}
 	closed    bool
 
-	writes  chan *write
+	inbox   *inbox
 	leases  *expiry.Leases
 	ending  chan struct{}
 	running sync.WaitGroup
@@ -107,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		log: c.Log, file: f, cache: newCache(c.CacheBytes), retain: c.Retain, index: newIndex(), watches: map[*Watch]struct{}{},
-		writes: make(chan *write), ending: make(chan struct{}), failed: make(chan error, 1),
+		inbox: newInbox(), ending: make(chan struct{}), failed: make(chan error, 1),
 		writer: writer{sliceSize: minSlice},
 	}
 	e.leases = expiry.New(func(key string, revision int64) error {

@@ -63,18 +63,23 @@ func (x *index) get(key string) (*node, bool) {
 
 // add appends a version, which is newer than all others, to its key.
 func (x *index) add(key string, v version) {
-	n, found := x.get(key)
-	if !found {
+	n, _ := x.get(key)
+	x.addTo(n, key, v)
+}
+
+// addTo is add for a key that was looked up: n is nil when it was not there. It returns where the key is now.
+func (x *index) addTo(n *node, key string, v version) *node {
+	if n == nil {
 		n = &node{key: key}
 		x.keys.ReplaceOrInsert(n)
-	}
-	if found && !n.latest().deleted() {
+	} else if !n.latest().deleted() {
 		x.garbage.push(garbage{n, n.latest().revision, v.revision})
 	}
 	n.versions = append(n.versions, v)
 	if v.deleted() {
 		x.garbage.push(garbage{n, v.revision, v.revision})
 	}
+	return n
 }
 
 // drop forgets a version that was garbage, and the key with the last one.

@@ -3,17 +3,13 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-)
-
-// batchWrites and batchBytes bound one transaction.
-const (
-	batchWrites = 512
-	batchBytes  = 4 << 20
 )
 
 type action int
@@ -48,15 +44,15 @@ type outcome struct {
 // submit queues w and waits for its transaction. A write whose context ends meanwhile may be made or not.
 func (e *Engine) submit(ctx context.Context, w write) outcome {
 	w.ctx, w.done = ctx, make(chan struct{})
-	select {
-	case e.writes <- &w:
-	case <-ctx.Done():
-		return outcome{err: ctx.Err()}
-	case <-e.ending:
+	if !e.inbox.put(&w) {
 		return outcome{err: errClosed}
 	}
-	<-w.done
-	return w.outcome
+	select {
+	case <-w.done:
+		return w.outcome
+	case <-ctx.Done():
+		return outcome{err: ctx.Err()}
+	}
 }
 
 // Create makes key. When it exists, the error is server.ErrKeyExists.
@@ -90,35 +86,14 @@ func (e *Engine) writeAll() {
 		if more, pause := e.maintain(); more {
 			idle = time.After(pause)
 		}
-		select {
-		case first := <-e.writes:
-			e.commit(e.collect(first))
-			continue
-		default:
-		}
-		select {
-		case first := <-e.writes:
-			e.commit(e.collect(first))
-		case <-idle:
-		case <-e.ending:
+		batch, open := e.inbox.next(idle, e.ending)
+		if !open {
 			return
 		}
-	}
-}
-
-// collect takes what has queued up behind first.
-func (e *Engine) collect(first *write) []*write {
-	batch := []*write{first}
-	for bytes := len(first.value); len(batch) < batchWrites && bytes < batchBytes; {
-		select {
-		case w := <-e.writes:
-			batch = append(batch, w)
-			bytes += len(w.value)
-		default:
-			return batch
+		if len(batch) > 0 {
+			e.commit(batch)
 		}
 	}
-	return batch
 }
 
 // stage is a transaction before its commit.
@@ -128,12 +103,14 @@ type stage struct {
 	compacted int64
 	rows      []row
 	events    []*server.Event
-	latest    map[string]*server.KeyValue // what the keys of rows are; nil for deleted ones
+	latest    map[string]*server.KeyValue // what the keys of rows, and others that were read, are; nil for deleted ones
+	nodes     map[string]*node            // where keys are in the index; nil for those that are not there
 }
 
 // commit decides on writes, puts the ones that change something on disk and tells everybody.
 func (e *Engine) commit(batch []*write) {
-	s := &stage{e: e, revision: e.current, latest: map[string]*server.KeyValue{}}
+	s := &stage{e: e, revision: e.current, latest: map[string]*server.KeyValue{}, nodes: map[string]*node{}}
+	s.prepare(batch)
 	for _, w := range batch {
 		if e.writer.broken {
 			w.outcome = outcome{at: e.current, err: rpctypes.ErrGRPCUnhealthy}
@@ -208,7 +185,7 @@ func (e *Engine) apply(s *stage) {
 	}
 	e.mu.Lock()
 	for _, r := range s.rows {
-		e.index.add(r.key, r.version)
+		s.nodes[r.key] = e.index.addTo(s.nodes[r.key], r.key, r.version)
 	}
 	e.current = s.revision
 	e.compacted = max(e.compacted, s.compacted)
@@ -262,14 +239,40 @@ func (s *stage) decide(w *write) outcome {
 	return outcome{at: s.revision, kv: kv, ok: true}
 }
 
+// prepare reads the values that the writes of a batch replace at once. What it cannot read is tried again for each write.
+func (s *stage) prepare(batch []*write) {
+	replaced := map[string]*server.KeyValue{}
+	for _, w := range batch {
+		if w.do != update && w.do != remove {
+			continue
+		}
+		if n := s.node(w.key); n != nil && !n.latest().deleted() {
+			replaced[w.key] = keyValue(w.key, n.latest())
+		}
+	}
+	if len(replaced) > 1 && s.e.fill(slices.Collect(maps.Values(replaced))) == nil {
+		maps.Copy(s.latest, replaced)
+	}
+}
+
+// node is where the key is in the index, nil when it is not there. It is looked up once a transaction.
+func (s *stage) node(key string) *node {
+	n, known := s.nodes[key]
+	if !known {
+		// Only this goroutine changes the index, so it may read it without the lock.
+		n, _ = s.e.index.get(key)
+		s.nodes[key] = n
+	}
+	return n
+}
+
 // now is the key in the middle of the transaction, nil when it is not there. Without value that stays out.
 func (s *stage) now(key string, withoutValue bool) (*server.KeyValue, error) {
 	if kv, staged := s.latest[key]; staged {
 		return kv, nil
 	}
-	// Only this goroutine changes the index, so it may read it without the lock.
-	n, found := s.e.index.get(key)
-	if !found || n.latest().deleted() {
+	n := s.node(key)
+	if n == nil || n.latest().deleted() {
 		return nil, nil
 	}
 	kv := keyValue(key, n.latest())
