@@ -34,7 +34,7 @@ func wanted(ctx context.Context) (key, end string, quiet bool) {
 func (e *Engine) Watch(ctx context.Context, start int64) server.WatchResult {
 	events, failure := make(chan server.EventBatch), make(chan error, 1)
 	key, end, quiet := wanted(ctx)
-	w, err := e.Subscribe(key, end, start, quiet)
+	w, err := e.subscribe(key, end, start, quiet, events)
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	result := server.WatchResult{CurrentRevision: e.current, Eventc: events, Errorc: failure}
@@ -48,16 +48,16 @@ func (e *Engine) Watch(ctx context.Context, start int64) server.WatchResult {
 	e.running.Go(func() {
 		defer close(events)
 		defer w.Close()
-		if err := w.forward(ctx, events); err != nil {
+		if err := w.forward(ctx); err != nil {
 			failure <- err
 		}
 	})
 	return result
 }
 
-// forward puts what the watch gives into a channel until ctx or the engine ends. The first batch says where it begins, for
-// progress is reported only to watches that have had one.
-func (w *Watch) forward(ctx context.Context, to chan<- server.EventBatch) error {
+// forward puts what the watch could not give at once into its channel until ctx or the engine ends. The first batch says
+// where it begins, for progress is reported only to watches that have had one.
+func (w *Watch) forward(ctx context.Context) error {
 	w.signal()
 	for {
 		select {
@@ -72,11 +72,14 @@ func (w *Watch) forward(ctx context.Context, to chan<- server.EventBatch) error 
 			return err
 		}
 		select {
-		case to <- server.EventBatch{Events: batch, CurrentRev: revision}:
+		case w.direct <- server.EventBatch{Events: batch, CurrentRev: revision}:
 		case <-ctx.Done():
 			return nil
 		case <-w.e.ending:
 			return nil
 		}
+		w.mu.Lock()
+		w.taking = false
+		w.mu.Unlock()
 	}
 }

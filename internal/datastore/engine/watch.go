@@ -21,14 +21,16 @@ const replayed = 512
 type Watch struct {
 	e        *Engine
 	key, end string
-	quiet    bool          // wakes for its own events only
-	wake     chan struct{} // holds a token when there is something to take
+	quiet    bool                   // wakes for its own events only
+	wake     chan struct{}          // holds a token when there is something to take
+	direct   chan server.EventBatch // of the bridge, which gets there what is published while it waits; nil without it
 
 	mu      sync.Mutex
 	start   int64
 	floor   int64 // the revision up to which that is all before there was anything from start on
 	next    int64 // the first revision that is neither taken nor waiting
 	taken   int64 // the last revision that was given out
+	taking  bool  // what was taken may not be in direct yet
 	behind  bool  // events from next on are in the log only
 	waiting []*server.Event
 	bytes   int
@@ -38,6 +40,10 @@ type Watch struct {
 // Subscribe starts a watch of a range from the revision start on, or from the next one when that is 0. A quiet one is told
 // nothing of revisions that have no event for it. The error is server.ErrCompacted when events from start on are gone.
 func (e *Engine) Subscribe(key, end string, start int64, quiet bool) (*Watch, error) {
+	return e.subscribe(key, end, start, quiet, nil)
+}
+
+func (e *Engine) subscribe(key, end string, start int64, quiet bool, direct chan server.EventBatch) (*Watch, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if start <= 0 {
@@ -49,7 +55,7 @@ func (e *Engine) Subscribe(key, end string, start int64, quiet bool) (*Watch, er
 	if e.closed {
 		return nil, errClosed
 	}
-	w := &Watch{e: e, key: key, end: end, quiet: quiet, wake: make(chan struct{}, 1), start: start, next: start, taken: start - 1, behind: start <= e.current}
+	w := &Watch{e: e, key: key, end: end, quiet: quiet, wake: make(chan struct{}, 1), direct: direct, start: start, next: start, taken: start - 1, behind: start <= e.current}
 	w.floor = min(start-1, e.current) // nobody can say yet that a revision to come has no event
 	e.watches[w] = struct{}{}
 	if w.behind {
@@ -88,20 +94,37 @@ func (w *Watch) publish(events []*server.Event, revision int64) {
 	if w.behind || revision < w.next {
 		return // a watch from a revision to come
 	}
-	found := false
+	var matching []*server.Event
 	for _, event := range events {
 		if event.KV.ModRevision >= w.next && event.InRange(w.key, w.end) {
-			w.waiting = append(w.waiting, event)
-			w.bytes += eventBytes(event)
-			found = true
+			matching = append(matching, event)
 		}
 	}
 	w.next = revision + 1
+	if w.quiet && len(matching) == 0 || w.give(matching, revision) {
+		return
+	}
+	w.waiting = append(w.waiting, matching...)
+	for _, event := range matching {
+		w.bytes += eventBytes(event)
+	}
 	if len(w.waiting) > waitingEvents || w.bytes > waitingBytes {
 		w.waiting, w.bytes, w.behind, w.next = nil, 0, true, w.taken+1
 	}
-	if found || !w.quiet {
-		w.signal()
+	w.signal()
+}
+
+// give hands events over at once to a bridge that waits for them, if there are no earlier ones on their way.
+func (w *Watch) give(events []*server.Event, revision int64) bool {
+	if w.direct == nil || w.taking || len(w.waiting) > 0 {
+		return false
+	}
+	select {
+	case w.direct <- server.EventBatch{Events: events, CurrentRev: revision}:
+		w.taken = revision
+		return true
+	default:
+		return false
 	}
 }
 
@@ -119,6 +142,7 @@ func (w *Watch) Ready() <-chan struct{} { return w.wake }
 // Next returns what there is to take, which can be nothing, and the revision up to which that is all.
 func (w *Watch) Next() (events []*server.Event, revision int64, err error) {
 	w.mu.Lock()
+	w.taking = true
 	if w.behind {
 		next := w.next
 		w.mu.Unlock()
