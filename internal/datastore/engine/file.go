@@ -63,7 +63,7 @@ type file struct {
 	mu   sync.Mutex // SQLite would serialise calls too, but not a statement with its rows
 	conn *sql.Conn
 
-	insert, read *sql.Stmt
+	begin, commit, rollback, insert, read *sql.Stmt
 }
 
 // openFile opens or makes the database at path, readable by its owner alone.
@@ -140,11 +140,14 @@ func (f *file) setUp(ctx context.Context) error {
 	if err := f.create(ctx); err != nil {
 		return err
 	}
-	if f.insert, err = f.conn.PrepareContext(ctx, insertRow); err != nil {
-		return err
+	for statement, text := range map[**sql.Stmt]string{
+		&f.begin: "BEGIN IMMEDIATE", &f.commit: "COMMIT", &f.rollback: "ROLLBACK", &f.insert: insertRow, &f.read: readValues,
+	} {
+		if *statement, err = f.conn.PrepareContext(ctx, text); err != nil {
+			return err
+		}
 	}
-	f.read, err = f.conn.PrepareContext(ctx, readValues)
-	return err
+	return nil
 }
 
 const (
@@ -229,7 +232,7 @@ func (f *file) tables(ctx context.Context) (map[string]bool, error) {
 
 // close folds the log back and closes the file.
 func (f *file) close() {
-	for _, statement := range []*sql.Stmt{f.insert, f.read} {
+	for _, statement := range []*sql.Stmt{f.begin, f.commit, f.rollback, f.insert, f.read} {
 		if statement != nil {
 			_ = statement.Close()
 		}
@@ -275,44 +278,40 @@ func (f *file) scan(ctx context.Context, each func(key string, v version)) (comp
 // The calls below have no context: a statement is short, and SQLite would be interrupted by a goroutine for each.
 var background = context.Background()
 
-// in does f's work in one transaction, which is on disk when it returns nil.
-func (f *file) in(work func(tx *sql.Tx) error) error {
+// in does work on f's connection in one transaction, which is on disk when it returns nil. A sql.Tx would parse what it runs
+// each time.
+func (f *file) in(work func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	tx, err := f.conn.BeginTx(background, nil)
+	if _, err := f.begin.ExecContext(background); err != nil {
+		return err
+	}
+	err := work()
+	if err == nil {
+		_, err = f.commit.ExecContext(background)
+	}
 	if err != nil {
-		return err
+		_, _ = f.rollback.ExecContext(background) // an error when SQLite has done so by itself
 	}
-	if err := work(tx); err != nil {
-		_ = tx.Rollback()
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		_ = tx.Rollback()
-		// database/sql takes the transaction for over; SQLite may not.
-		_, _ = f.conn.ExecContext(background, "ROLLBACK")
-		return err
-	}
-	return nil
+	return err
 }
 
 // append writes revisions and, unless it is 0, the compacted revision.
 func (f *file) append(rows []row, compacted int64) error {
-	return f.in(func(tx *sql.Tx) error {
-		insert := tx.StmtContext(background, f.insert)
+	return f.in(func() error {
 		for _, r := range rows {
 			value := r.value
 			if value == nil {
 				value = []byte{}
 			}
-			if _, err := insert.ExecContext(background, r.revision, r.key, r.count, r.created, r.lease, value); err != nil {
+			if _, err := f.insert.ExecContext(background, r.revision, r.key, r.count, r.created, r.lease, value); err != nil {
 				return err
 			}
 		}
 		if compacted == 0 {
 			return nil
 		}
-		_, err := tx.ExecContext(background, "UPDATE meta SET value = ? WHERE name = 'compacted'", compacted)
+		_, err := f.conn.ExecContext(background, "UPDATE meta SET value = ? WHERE name = 'compacted'", compacted)
 		return err
 	})
 }
@@ -347,8 +346,8 @@ func (f *file) after(first int64, limit int) ([]row, error) {
 
 // remove deletes revisions.
 func (f *file) remove(revisions []int64) error {
-	return f.in(func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(background, "DELETE FROM log WHERE revision IN (SELECT value FROM json_each(?))", list(revisions))
+	return f.in(func() error {
+		_, err := f.conn.ExecContext(background, "DELETE FROM log WHERE revision IN (SELECT value FROM json_each(?))", list(revisions))
 		return err
 	})
 }

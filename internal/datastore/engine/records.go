@@ -45,16 +45,15 @@ func Fill(ctx context.Context, path string, revision int64, records func(yield f
 		return err
 	}
 	defer f.close()
-	err = f.in(func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM log"); err != nil {
+	err = f.in(func() error {
+		if _, err := f.conn.ExecContext(ctx, "DELETE FROM log"); err != nil {
 			return err
 		}
-		insert := tx.StmtContext(ctx, f.insert)
 		put := func(r Record) error {
 			if r.Value == nil {
 				r.Value = []byte{}
 			}
-			_, err := insert.ExecContext(ctx, r.Revision, r.Key, 1, r.Created, r.Lease, r.Value)
+			_, err := f.insert.ExecContext(ctx, r.Revision, r.Key, 1, r.Created, r.Lease, r.Value)
 			return err
 		}
 		if err := records(put); err != nil {
@@ -63,7 +62,7 @@ func Fill(ctx context.Context, path string, revision int64, records func(yield f
 		if err := put(Record{Key: healthKey, Value: []byte(healthValue), Revision: revision + 1, Created: revision + 1}); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'compacted'", revision+1)
+		_, err := f.conn.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'compacted'", revision+1)
 		return err
 	})
 	if err != nil {
