@@ -141,7 +141,7 @@ func TestStoreGoals(t *testing.T) {
 		}
 		return f
 	}
-	all := []figures{
+	all := round{
 		at(grpcSide, 1000, 5*time.Millisecond, 10), at(directSide, 2000, time.Millisecond, 10),
 		at("kine", 100, 100*time.Millisecond, 30), at("etcd", 400, time.Second, 30),
 	}
@@ -150,7 +150,8 @@ func TestStoreGoals(t *testing.T) {
 	check := func(sync time.Duration, want bool, missed int) {
 		t.Helper()
 		lines.Reset()
-		got := reportStoreGoals(&lines, all, sync)
+		direct.sync = sync
+		got := reportStoreGoals(&lines, []round{all})
 		if n := strings.Count(lines.String(), "MISSED"); got != want || n != missed {
 			t.Errorf("reached is %v, %d missed:\n%s", got, n, &lines)
 		}
@@ -168,11 +169,23 @@ func TestStoreGoals(t *testing.T) {
 }
 
 func TestMedians(t *testing.T) {
-	round := func(rate float64, p99 time.Duration, idle float64) figures {
-		return figures{name: "a", phases: []phase{{"get", rate, 1, p99, p99}}, perWrite: rate, idle: idle}
+	at := func(rate float64, p99 time.Duration, idle float64) round {
+		return round{{name: "a", phases: []phase{{"get", rate, 1, p99, p99}}, perWrite: rate, idle: idle}}
 	}
-	got := medians([]figures{round(3, 10, 0), round(1, 30, 0), round(2, 20, 9)})
+	got := medians([]round{at(3, 10, 0), at(1, 30, 0), at(2, 20, 9)})[0]
 	if want := (phase{"get", 2, 1, 20, 20}); got.phases[0] != want || got.perWrite != 2 || got.idle != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A ratio is taken within a round, when the machine was equally fast for both.
+func TestRatioOfRounds(t *testing.T) {
+	at := func(ours, theirs float64) round {
+		return round{{name: grpcSide, phases: []phase{{"create", ours, 0, 0, 0}}}, {name: "etcd", phases: []phase{{"create", theirs, 0, 0, 0}}}}
+	}
+	rounds := []round{at(30, 10), at(40, 40), at(200, 100)}
+	goal := storeGoal{side: grpcSide, phase: "create", of: "rate", against: "etcd"}
+	if got := middle(rounds, goal.ratio); got != 2 {
+		t.Errorf("%v, want 2", got)
 	}
 }

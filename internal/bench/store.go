@@ -26,8 +26,14 @@ type load struct {
 type figures struct {
 	name     string
 	phases   []phase
-	perWrite float64 // bytes that the store has handed to the disk, for each acknowledged write
-	idle     float64 // CPU milliseconds a second of the store's process with all clients connected and nothing to do
+	perWrite float64       // bytes that the store has handed to the disk, for each acknowledged write
+	idle     float64       // CPU milliseconds a second of the store's process with all clients connected and nothing to do
+	sync     time.Duration // a bare fdatasync beside the store's file, just before the load; of a store in this process alone
+}
+
+// phase is the one of that name, which all stores have.
+func (f figures) phase(name string) phase {
+	return f.phases[slices.IndexFunc(f.phases, func(p phase) bool { return p.name == name })]
 }
 
 // phase is one kind of operation.
@@ -65,7 +71,7 @@ func storeCommand(ctx context.Context, args []string) error {
 	flags.IntVar(&l.operations, "operations", 10000, "operations of each phase; lists are a fiftieth")
 	flags.IntVar(&l.size, "size", 1024, "bytes of a value")
 	flags.IntVar(&l.watches, "watches", 64, "watches open during the writes")
-	flags.IntVar(&l.rounds, "rounds", 3, "rounds, of which the medians are taken")
+	flags.IntVar(&l.rounds, "rounds", 5, "rounds, of which the medians are taken")
 	flags.DurationVar(&l.idle, "idle", 10*time.Second, "how long each store is looked at with nothing to do")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -7,34 +7,58 @@ import (
 	"time"
 )
 
-// medians is one store's figures over several rounds.
-func medians(rounds []figures) figures {
-	m := figures{name: rounds[0].name, phases: make([]phase, len(rounds[0].phases))}
-	for i, p := range rounds[0].phases {
-		m.phases[i] = phase{
-			name:      p.name,
-			perSecond: middle(rounds, func(f figures) float64 { return f.phases[i].perSecond }),
-			p50:       middle(rounds, func(f figures) time.Duration { return f.phases[i].p50 }),
-			p99:       middle(rounds, func(f figures) time.Duration { return f.phases[i].p99 }),
-			slowest:   middle(rounds, func(f figures) time.Duration { return f.phases[i].slowest }),
+// round is the figures of all stores, taken one after the other.
+type round []figures
+
+// side is the figures of one store in the round, nil without it.
+func (r round) side(name string) *figures {
+	for i := range r {
+		if r[i].name == name {
+			return &r[i]
 		}
 	}
-	m.perWrite = middle(rounds, func(f figures) float64 { return f.perWrite })
-	m.idle = middle(rounds, func(f figures) float64 { return f.idle })
-	return m
+	return nil
 }
 
-func middle[T float64 | time.Duration](rounds []figures, of func(figures) T) T {
+// medians is each store's figures over several rounds.
+func medians(rounds []round) round {
+	var all round
+	for _, first := range rounds[0] {
+		one := func(of func(figures) float64) float64 {
+			return middle(rounds, func(r round) float64 { return of(*r.side(first.name)) })
+		}
+		took := func(of func(figures) time.Duration) time.Duration {
+			return middle(rounds, func(r round) time.Duration { return of(*r.side(first.name)) })
+		}
+		m := figures{name: first.name, phases: make([]phase, len(first.phases))}
+		for i, p := range first.phases {
+			m.phases[i] = phase{
+				name:      p.name,
+				perSecond: one(func(f figures) float64 { return f.phases[i].perSecond }),
+				p50:       took(func(f figures) time.Duration { return f.phases[i].p50 }),
+				p99:       took(func(f figures) time.Duration { return f.phases[i].p99 }),
+				slowest:   took(func(f figures) time.Duration { return f.phases[i].slowest }),
+			}
+		}
+		m.perWrite = one(func(f figures) float64 { return f.perWrite })
+		m.idle = one(func(f figures) float64 { return f.idle })
+		all = append(all, m)
+	}
+	return all
+}
+
+// middle is the median of a figure over rounds.
+func middle[T float64 | time.Duration](rounds []round, of func(round) T) T {
 	var all []T
-	for _, f := range rounds {
-		all = append(all, of(f))
+	for _, r := range rounds {
+		all = append(all, of(r))
 	}
 	slices.Sort(all)
 	return all[len(all)/2]
 }
 
 // reportStores prints the figures of all stores, and those of ours as ratios to the others'.
-func reportStores(w io.Writer, all []figures) {
+func reportStores(w io.Writer, all round) {
 	var others []figures
 	fmt.Fprintf(w, "\n%-18s", "")
 	for _, f := range all {

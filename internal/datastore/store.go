@@ -93,7 +93,7 @@ func (s *Store) Run(ctx context.Context, ready func()) error {
 }
 
 // RunOn is Run on another listener, for measuring the store as a process of its own.
-func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func()) error {
+func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func(), options ...grpc.ServerOption) error {
 	defer l.Close()
 	db, err := engine.Open(ctx, engine.Config{Path: s.path, Log: s.log})
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Store) RunOn(ctx context.Context, l net.Listener, ready func()) error {
 	if err := s.describe(db); err != nil {
 		return err
 	}
-	return s.serve(ctx, db, l, ready)
+	return s.serve(ctx, db, l, ready, options)
 }
 
 // describe logs what was found, and how long it took to write a revision.
@@ -166,8 +166,8 @@ func touchHealth(ctx context.Context, b server.Backend) error {
 // serve answers etcd calls until ctx ends or nothing can be written
 // any more. Calls still running then are cut: they were not acknowledged, and
 // whoever made them has stopped.
-func (s *Store) serve(ctx context.Context, db *engine.Engine, l net.Listener, ready func()) error {
-	srv := newServer(db, s.progress)
+func (s *Store) serve(ctx context.Context, db *engine.Engine, l net.Listener, ready func(), options []grpc.ServerOption) error {
+	srv := newServer(db, s.progress, options)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	reporting, stop := context.WithCancel(ctx)
@@ -189,8 +189,8 @@ func (s *Store) serve(ctx context.Context, db *engine.Engine, l net.Listener, re
 
 // newServer returns the etcd services over b, tuned for many idle connections
 // inside one process.
-func newServer(b server.Backend, progress time.Duration) *grpc.Server {
-	srv := grpc.NewServer(
+func newServer(b server.Backend, progress time.Duration, more []grpc.ServerOption) *grpc.Server {
+	srv := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
@@ -202,7 +202,7 @@ func newServer(b server.Backend, progress time.Duration) *grpc.Server {
 			MinTime:             time.Millisecond,
 			PermitWithoutStream: true,
 		}),
-	)
+	}, more...)...)
 	server.New(b, "http", progress, EtcdVersion).Register(srv)
 	return srv
 }
