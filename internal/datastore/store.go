@@ -197,7 +197,7 @@ func newServer(b server.Backend, progress time.Duration, more []grpc.ServerOptio
 		grpc.ReadBufferSize(readBufferBytes),
 		grpc.SharedWriteBuffer(true),
 		grpc.WaitForHandlers(true),
-		grpc.StreamInterceptor(withRequests),
+		grpc.StreamInterceptor(withWatches),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime:             time.Millisecond,
 			PermitWithoutStream: true,

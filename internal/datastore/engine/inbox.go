@@ -47,9 +47,7 @@ func (i *inbox) next(later <-chan time.Time, ending <-chan struct{}) ([]*write, 
 			return nil, false
 		default:
 		}
-		if i.any() {
-			// Those that are about to write are let run first: a transaction costs most of what it does for its commit.
-			runtime.Gosched()
+		if i.gather() {
 			return i.take(), true
 		}
 		select {
@@ -61,10 +59,22 @@ func (i *inbox) next(later <-chan time.Time, ending <-chan struct{}) ([]*write, 
 	}
 }
 
-func (i *inbox) any() bool {
+// gather lets those run that are about to write, as long as that brings more writes: a transaction costs most of what it does
+// for its commit. It returns whether there are any.
+func (i *inbox) gather() bool {
+	for before := 0; ; runtime.Gosched() {
+		n := i.len()
+		if n == before || n >= batchWrites {
+			return n > 0
+		}
+		before = n
+	}
+}
+
+func (i *inbox) len() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.writes) > 0
+	return len(i.writes)
 }
 
 func (i *inbox) take() []*write {
