@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // take reads n events.
@@ -176,5 +177,66 @@ func TestBridgeWatch(t *testing.T) {
 	}
 	if s, err := e.Stats(); err != nil || s.Watches != 0 {
 		t.Errorf("%d watches are left, %v", s.Watches, err)
+	}
+}
+
+// A watch of the bridge is told of the writes that its request is about, and of the others' revisions if it wants to know.
+func TestBridgeWatchOfRequest(t *testing.T) {
+	e := open(t, tempPath(t))
+	request := func(progress bool) <-chan server.EventBatch {
+		r := &etcdserverpb.WatchCreateRequest{Key: []byte("/a/"), RangeEnd: []byte("/a0"), ProgressNotify: progress}
+		events := e.Watch(WithRequest(t.Context(), r), 0).Eventc
+		if first := <-events; len(first.Events) > 0 {
+			t.Fatalf("it begins with %s", first)
+		}
+		return events
+	}
+	quiet, progress := request(false), request(true)
+	other := put(t, e, "/b/x", "1")
+	if batch := <-progress; batch.CurrentRev != other || len(batch.Events) > 0 {
+		t.Errorf("of another's write it is told %s", batch)
+	}
+	own := put(t, e, "/a/x", "1")
+	for name, events := range map[string]<-chan server.EventBatch{"quiet": quiet, "progress": progress} {
+		if batch := <-events; batch.CurrentRev != own || len(batch.Events) != 1 {
+			t.Errorf("%s: got %s", name, batch)
+		}
+	}
+}
+
+// However fast a bridge reads, it gets each event once and in order.
+func TestBridgeWatchKeepsOrder(t *testing.T) {
+	e := open(t, tempPath(t))
+	events := e.Watch(WithRequest(t.Context(), &etcdserverpb.WatchCreateRequest{Key: []byte("/a"), RangeEnd: []byte("/b")}), 0).Eventc
+	const writers, each = 4, 300
+	for w := range writers {
+		go func() {
+			for i := range each {
+				if _, err := e.Create(t.Context(), fmt.Sprintf("/a/%d/%d", w, i), nil, 0); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	late := time.After(patience)
+	for seen, last := 0, int64(1); seen < writers*each; {
+		select {
+		case batch := <-events:
+			for _, event := range batch.Events {
+				if last++; event.KV.ModRevision != last {
+					t.Fatalf("revision %d after %d", event.KV.ModRevision, last-1)
+				}
+				seen++
+			}
+			if batch.CurrentRev < last {
+				t.Fatalf("at %d it is said to be all up to %d", last, batch.CurrentRev)
+			}
+			if last%7 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		case <-late:
+			t.Fatalf("%d events of %d", seen, writers*each)
+		}
 	}
 }
