@@ -5,20 +5,28 @@ import (
 	"runtime"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"github.com/clusterd/clusterd/internal/datastore/engine"
 )
 
-// waitingResponses is how many messages to the watches of a stream may wait to be sent.
-const waitingResponses = 128
+// waitingResponses and waitingBytes are how many messages to the watches of a stream, and of what size of values, may wait to
+// be sent. A larger one waits alone.
+const (
+	waitingResponses = 128
+	waitingBytes     = 1 << 20
+)
 
 // withWatches serves streams of watches by a watchStream.
 func withWatches(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if info.FullMethod != etcdserverpb.Watch_Watch_FullMethodName {
 		return handle(service, stream)
 	}
-	s := &watchStream{ServerStream: stream, responses: make(chan any, waitingResponses), ended: make(chan struct{})}
+	s := &watchStream{
+		ServerStream: stream, responses: make(chan response, waitingResponses),
+		room: semaphore.NewWeighted(waitingBytes), ended: make(chan struct{}),
+	}
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -35,8 +43,27 @@ func withWatches(service any, stream grpc.ServerStream, info *grpc.StreamServerI
 type watchStream struct {
 	grpc.ServerStream
 	last      *etcdserverpb.WatchCreateRequest
-	responses chan any
+	responses chan response
+	room      *semaphore.Weighted // in bytes
 	ended     chan struct{}
+}
+
+// response is a message and what it takes of the room.
+type response struct {
+	message any
+	bytes   int64
+}
+
+// newResponse counts the values alone, of which all large messages are made.
+func newResponse(m any) response {
+	r := response{message: m}
+	if w, ok := m.(*etcdserverpb.WatchResponse); ok {
+		for _, event := range w.Events {
+			r.bytes += int64(len(event.GetKv().GetValue()) + len(event.GetPrevKv().GetValue()))
+		}
+	}
+	r.bytes = min(r.bytes, waitingBytes)
+	return r
 }
 
 func (s *watchStream) RecvMsg(m any) error {
@@ -55,13 +82,15 @@ func (s *watchStream) Context() context.Context {
 }
 
 func (s *watchStream) SendMsg(m any) error {
+	ctx, r := s.ServerStream.Context(), newResponse(m)
+	if err := s.room.Acquire(ctx, r.bytes); err != nil {
+		return err
+	}
 	select {
-	case s.responses <- m:
+	case s.responses <- r:
 		return nil
-	case <-s.ended:
-		return context.Canceled
-	case <-s.ServerStream.Context().Done():
-		return s.ServerStream.Context().Err()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -69,20 +98,34 @@ func (s *watchStream) SendMsg(m any) error {
 func (s *watchStream) sendAll() {
 	for {
 		select {
-		case m := <-s.responses:
+		case r := <-s.responses:
 			runtime.Gosched()
-			for more := true; more; {
-				if err := s.ServerStream.SendMsg(m); err != nil {
-					return
-				}
-				select {
-				case m = <-s.responses:
-				default:
-					more = false
-				}
+			if !s.send(r) || !s.sendWaiting() {
+				return
 			}
 		case <-s.ended:
+			s.sendWaiting()
 			return
 		}
 	}
+}
+
+// sendWaiting sends what waits, and returns false when the stream is broken, and its context ended with it.
+func (s *watchStream) sendWaiting() bool {
+	for {
+		select {
+		case r := <-s.responses:
+			if !s.send(r) {
+				return false
+			}
+		default:
+			return true
+		}
+	}
+}
+
+func (s *watchStream) send(r response) bool {
+	err := s.ServerStream.SendMsg(r.message)
+	s.room.Release(r.bytes)
+	return err == nil
 }

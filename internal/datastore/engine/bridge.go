@@ -34,14 +34,14 @@ func wanted(ctx context.Context) (key, end string, quiet bool) {
 func (e *Engine) Watch(ctx context.Context, start int64) server.WatchResult {
 	events, failure := make(chan server.EventBatch), make(chan error, 1)
 	key, end, quiet := wanted(ctx)
+	e.mu.Lock() // until the watch has its goroutine: the engine may be closed at any time
+	defer e.mu.Unlock()
 	w, err := e.subscribe(key, end, start, quiet, events)
-	e.mu.RLock()
-	defer e.mu.RUnlock()
 	result := server.WatchResult{CurrentRevision: e.current, Eventc: events, Errorc: failure}
 	if errors.Is(err, server.ErrCompacted) {
 		result.CompactRevision = e.compacted
 	}
-	if err != nil || e.closed {
+	if err != nil {
 		close(events)
 		return result
 	}

@@ -119,14 +119,14 @@ func newTarget(ctx context.Context, path string) (*target, error) {
 		return nil, err
 	}
 	t := &target{file{path: path, db: db}}
-	if err := t.begin(ctx); err != nil {
+	if err := t.start(ctx); err != nil {
 		t.close()
 		return nil, t.explain(err)
 	}
 	return t, nil
 }
 
-func (t *target) begin(ctx context.Context) (err error) {
+func (t *target) start(ctx context.Context) (err error) {
 	if t.conn, err = t.db.Conn(ctx); err != nil {
 		return err
 	}

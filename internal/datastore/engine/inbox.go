@@ -2,6 +2,7 @@ package engine
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,9 +13,13 @@ const (
 	batchBytes  = 4 << 20
 )
 
+// gatherings is how often those that are about to write are let run before a transaction.
+const gatherings = 2
+
 // inbox holds the writes that wait for a transaction, in the order in which they came.
 type inbox struct {
-	wake chan struct{} // holds a token when writes may have come
+	wake    chan struct{} // holds a token when writes may have come
+	several bool          // the last transaction was of more than one; for the goroutine that takes alone
 
 	mu     sync.Mutex
 	writes []*write
@@ -59,16 +64,19 @@ func (i *inbox) next(later <-chan time.Time, ending <-chan struct{}) ([]*write, 
 	}
 }
 
-// gather lets those run that are about to write, as long as that brings more writes: a transaction costs most of what it does
-// for its commit. It returns whether there are any.
+// gather lets those run that are about to write, if the last transaction shows that there are any, and as long as that brings
+// more: a transaction costs most of what it does for its commit. It returns whether there are writes. One that is alone does
+// not wait, and none waits for long on a processor that has much else to do.
 func (i *inbox) gather() bool {
-	for before := 0; ; runtime.Gosched() {
-		n := i.len()
-		if n == before || n >= batchWrites {
-			return n > 0
+	n := i.len()
+	for round := 0; i.several && round < gatherings && n > 0 && n < batchWrites; round++ {
+		runtime.Gosched()
+		before := n
+		if n = i.len(); n == before {
+			break
 		}
-		before = n
 	}
+	return n > 0
 }
 
 func (i *inbox) len() int {
@@ -86,11 +94,21 @@ func (i *inbox) take() []*write {
 		n++
 	}
 	batch := i.writes[:n:n]
+	i.several = n > 1
 	i.writes = i.writes[n:]
 	if len(i.writes) == 0 {
 		i.writes = nil // else what is appended would follow a batch that is in memory no longer than its transaction
 	}
 	return batch
+}
+
+// remove takes back a write that nobody waits for any more, if it is still there: a disk that hangs must not gather them all.
+func (i *inbox) remove(w *write) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if at := slices.Index(i.writes, w); at >= 0 {
+		i.writes = slices.Delete(i.writes, at, at+1)
+	}
 }
 
 // close refuses all writes from now on, those that wait too.

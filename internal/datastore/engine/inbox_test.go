@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,14 +122,21 @@ func TestEndOfInbox(t *testing.T) {
 	}
 }
 
-// A disk that hangs does not keep those whose time is over.
+// A disk that hangs does not keep those whose time is over, nor what they wanted to write.
 func TestWriteEndsWithItsContext(t *testing.T) {
 	e := open(t, tempPath(t))
-	ctx, cancel := context.WithCancel(t.Context())
 	e.file.mu.Lock() // as long as a commit takes
+	first := &write{ctx: t.Context(), do: create, key: "/a", done: make(chan struct{})}
+	e.inbox.put(first)
+	for end := time.Now().Add(patience); e.inbox.len() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the write is not taken")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := e.Create(ctx, "/a", nil, 0)
+		_, err := e.Create(ctx, "/b", nil, 0)
 		ended <- err
 	}()
 	cancel()
@@ -139,6 +148,67 @@ func TestWriteEndsWithItsContext(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("it waits for the disk")
 	}
+	if e.inbox.len() > 0 {
+		t.Error("what nobody waits for is kept")
+	}
 	e.file.mu.Unlock()
-	put(t, e, "/b", "x")
+	<-first.done
+	if last := put(t, e, "/c", "x"); first.err != nil || last != first.at+1 {
+		t.Errorf("the first write ended with %v at %d, the last at %d", first.err, first.at, last)
+	}
+}
+
+// What was acknowledged while the store was closed is there when it is opened again.
+func TestCloseAnswersEveryWrite(t *testing.T) {
+	path := tempPath(t)
+	e := open(t, path)
+	var mu sync.Mutex
+	var made []string
+	var all sync.WaitGroup
+	for w := range 8 {
+		all.Go(func() {
+			for i := 0; ; i++ {
+				key := fmt.Sprintf("/%d/%d", w, i)
+				if _, err := e.Create(context.Background(), key, nil, 0); errors.Is(err, errClosed) {
+					return
+				} else if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				made = append(made, key)
+				mu.Unlock()
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond)
+	e.Close()
+	all.Wait()
+	e = open(t, path)
+	for _, key := range made {
+		if _, kv, err := e.Get(t.Context(), key, 0, true); kv == nil || err != nil {
+			t.Errorf("%s is %v, %v", key, kv, err)
+		}
+	}
+}
+
+// A transaction that fails leaves nothing behind, nor does it keep the next from being made.
+func TestTransactionAfterFailedOne(t *testing.T) {
+	e := open(t, tempPath(t))
+	r := put(t, e, "/a", "x")
+	rows := func(revisions ...int64) (all []row) {
+		for _, at := range revisions {
+			all = append(all, row{"/b", version{at, at, 1, 0}, nil})
+		}
+		return all
+	}
+	if err := e.file.append(rows(r+1, r), 0); err == nil {
+		t.Fatal("a revision was written twice")
+	}
+	if last, err := e.file.last(); last != r || err != nil {
+		t.Errorf("the file is at %d, %v; want %d", last, err, r)
+	}
+	if got := put(t, e, "/b", "y"); got != r+1 {
+		t.Errorf("the next write has revision %d, want %d", got, r+1)
+	}
 }

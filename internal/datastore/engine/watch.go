@@ -30,7 +30,7 @@ type Watch struct {
 	floor   int64 // the revision up to which that is all before there was anything from start on
 	next    int64 // the first revision that is neither taken nor waiting
 	taken   int64 // the last revision that was given out
-	taking  bool  // what was taken may not be in direct yet
+	taking  bool  // what was taken may not be in direct yet; without direct it means nothing
 	behind  bool  // events from next on are in the log only
 	waiting []*server.Event
 	bytes   int
@@ -40,12 +40,13 @@ type Watch struct {
 // Subscribe starts a watch of a range from the revision start on, or from the next one when that is 0. A quiet one is told
 // nothing of revisions that have no event for it. The error is server.ErrCompacted when events from start on are gone.
 func (e *Engine) Subscribe(key, end string, start int64, quiet bool) (*Watch, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.subscribe(key, end, start, quiet, nil)
 }
 
+// subscribe is Subscribe with the lock held.
 func (e *Engine) subscribe(key, end string, start int64, quiet bool, direct chan server.EventBatch) (*Watch, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if start <= 0 {
 		start = e.current + 1
 	}
@@ -96,7 +97,7 @@ func (w *Watch) publish(events []*server.Event, revision int64) {
 	}
 	var matching []*server.Event
 	for _, event := range events {
-		if event.KV.ModRevision >= w.next && event.InRange(w.key, w.end) {
+		if event.KV.ModRevision >= w.next && inRange(event.KV.Key, w.key, w.end) {
 			matching = append(matching, event)
 		}
 	}
@@ -109,7 +110,8 @@ func (w *Watch) publish(events []*server.Event, revision int64) {
 		w.bytes += eventBytes(event)
 	}
 	if len(w.waiting) > waitingEvents || w.bytes > waitingBytes {
-		w.waiting, w.bytes, w.behind, w.next = nil, 0, true, w.taken+1
+		w.next = w.waiting[0].KV.ModRevision // what is before it may be compacted by now
+		w.waiting, w.bytes, w.behind = nil, 0, true
 	}
 	w.signal()
 }

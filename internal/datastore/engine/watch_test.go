@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -209,15 +211,17 @@ func TestBridgeWatchKeepsOrder(t *testing.T) {
 	e := open(t, tempPath(t))
 	events := e.Watch(WithRequest(t.Context(), &etcdserverpb.WatchCreateRequest{Key: []byte("/a"), RangeEnd: []byte("/b")}), 0).Eventc
 	const writers, each = 4, 300
+	var all sync.WaitGroup
+	defer all.Wait()
 	for w := range writers {
-		go func() {
+		all.Go(func() {
 			for i := range each {
 				if _, err := e.Create(t.Context(), fmt.Sprintf("/a/%d/%d", w, i), nil, 0); err != nil {
 					t.Error(err)
 					return
 				}
 			}
-		}()
+		})
 	}
 	late := time.After(patience)
 	for seen, last := 0, int64(1); seen < writers*each; {
@@ -238,5 +242,74 @@ func TestBridgeWatchKeepsOrder(t *testing.T) {
 		case <-late:
 			t.Fatalf("%d events of %d", seen, writers*each)
 		}
+	}
+}
+
+// What a watch did not have to see may be compacted, also when it has too much to wait for a moment later.
+func TestQuietWatchFallsBehindAfterCompaction(t *testing.T) {
+	e := open(t, tempPath(t))
+	w := subscribe(t, e, "/a/", "/a0", 0)
+	put(t, e, "/a/0", "x")
+	take(t, w, 1)
+	for i := range 10 {
+		put(t, e, "/b", fmt.Sprint(i))
+	}
+	last := put(t, e, "/b", "last")
+	if _, err := e.Compact(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	value := strings.Repeat("x", waitingBytes/4)
+	for i := range 6 {
+		put(t, e, fmt.Sprint("/a/", i+1), value)
+	}
+	for i, event := range take(t, w, 6) {
+		if want := last + 1 + int64(i); event.KV.ModRevision != want {
+			t.Errorf("event of %d, want %d", event.KV.ModRevision, want)
+		}
+	}
+}
+
+// A bridge that reads nothing for a while gets all events from the log, and then live ones again.
+func TestBridgeWatchFallsBehind(t *testing.T) {
+	e := open(t, tempPath(t))
+	events := e.Watch(WithRequest(t.Context(), &etcdserverpb.WatchCreateRequest{Key: []byte("/a"), RangeEnd: []byte("/b")}), 0).Eventc
+	value := strings.Repeat("x", waitingBytes/4)
+	last := int64(1)
+	read := func(until int64) {
+		t.Helper()
+		for late := time.After(patience); last < until; {
+			select {
+			case batch := <-events:
+				for _, event := range batch.Events {
+					if last++; event.KV.ModRevision != last {
+						t.Fatalf("revision %d after %d", event.KV.ModRevision, last-1)
+					}
+				}
+			case <-late:
+				t.Fatalf("nothing comes after revision %d", last)
+			}
+		}
+	}
+	for i := range 10 {
+		put(t, e, fmt.Sprint("/a/", i), value)
+	}
+	read(11)
+	read(put(t, e, "/a/live", "x"))
+}
+
+// A store that ends while watches begin ends them all.
+func TestBridgeWatchBeginsWhileClosing(t *testing.T) {
+	for range 20 {
+		e := open(t, tempPath(t))
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range e.Watch(t.Context(), 0).Eventc {
+				}
+			})
+			all.Go(func() { _, _ = e.Create(t.Context(), "/a", nil, 0) })
+		}
+		e.Close()
+		all.Wait()
 	}
 }

@@ -51,6 +51,7 @@ func (e *Engine) submit(ctx context.Context, w write) outcome {
 	case <-w.done:
 		return w.outcome
 	case <-ctx.Done():
+		e.inbox.remove(&w)
 		return outcome{err: ctx.Err()}
 	}
 }
@@ -110,7 +111,9 @@ type stage struct {
 // commit decides on writes, puts the ones that change something on disk and tells everybody.
 func (e *Engine) commit(batch []*write) {
 	s := &stage{e: e, revision: e.current, latest: map[string]*server.KeyValue{}, nodes: map[string]*node{}}
-	s.prepare(batch)
+	if !e.writer.broken {
+		s.prepare(batch)
+	}
 	for _, w := range batch {
 		if e.writer.broken {
 			w.outcome = outcome{at: e.current, err: rpctypes.ErrGRPCUnhealthy}
@@ -185,7 +188,7 @@ func (e *Engine) apply(s *stage) {
 	}
 	e.mu.Lock()
 	for _, r := range s.rows {
-		s.nodes[r.key] = e.index.addTo(s.nodes[r.key], r.key, r.version)
+		s.nodes[r.key] = e.index.addTo(s.node(r.key), r.key, r.version)
 	}
 	e.current = s.revision
 	e.compacted = max(e.compacted, s.compacted)
