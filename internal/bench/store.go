@@ -50,8 +50,8 @@ const connections = 8
 // singleClient is the phase in which writes do not share transactions.
 const singleClient = "create, 1 client"
 
-// prefixes is over how many resources the keys are spread.
-const prefixes = 16
+// resources is over how many resources the keys are spread.
+const resources = 16
 
 // runner is a load at work on one store.
 type runner struct {
@@ -148,10 +148,10 @@ func (l load) lookIdle(ctx context.Context, dir string) (float64, error) {
 // singles is how many writes the single client makes.
 func (r *runner) singles() int { return r.operations / 20 }
 
-// watch opens the watches.
+// watch opens the watches, each of another resource, as an API server's: most have nothing to see.
 func (r *runner) watch(ctx context.Context) {
 	for w := range r.watches {
-		ch := r.conn(w).Watch(ctx, prefix(w), clientv3.WithPrefix(), clientv3.WithPrevKV())
+		ch := r.conn(w).Watch(ctx, resource(w), clientv3.WithPrefix(), clientv3.WithPrevKV())
 		go func() {
 			for response := range ch {
 				r.events.Add(int64(len(response.Events)))
@@ -167,7 +167,7 @@ func (r *runner) run(ctx context.Context) ([]phase, error) {
 		clients, count int
 		do             func(context.Context, int) error
 	}{
-		{singleClient, 1, r.singles(), func(ctx context.Context, i int) error { return r.guarded(ctx, fmt.Sprint("single-", i), 0, nil) }},
+		{singleClient, 1, r.singles(), func(ctx context.Context, i int) error { return r.guarded(ctx, i, fmt.Sprint("single-", i), 0, nil) }},
 		{"create", r.clients, r.operations, r.create},
 		{"update", r.clients, r.operations, r.update},
 		{"get", r.clients, r.operations, r.get},
@@ -183,14 +183,12 @@ func (r *runner) run(ctx context.Context) ([]phase, error) {
 	return phases, r.checkEvents(ctx)
 }
 
-// checkEvents waits until the watches have seen every write to their prefixes: 3 each of the first so many prefixes.
+// checkEvents waits until the watches have seen the 3 writes to every key of their resources.
 func (r *runner) checkEvents(ctx context.Context) error {
 	want := int64(0)
 	for i := range r.operations {
-		for w := range r.watches {
-			if prefix(w) == prefix(i) {
-				want += 3
-			}
+		if i%resources < r.watches {
+			want += 3
 		}
 	}
 	for range 100 {
@@ -239,15 +237,17 @@ func measurePhase(ctx context.Context, name string, clients, count int, do func(
 
 func (r *runner) conn(i int) *clientv3.Client { return r.conns[i%len(r.conns)] }
 
-func prefix(i int) string { return fmt.Sprintf("/registry/bench%02d/", i%prefixes) }
+func resource(i int) string { return fmt.Sprintf("/registry/bench%02d/", i) }
 
-func key(i int) string { return fmt.Sprintf("%snamespace-%d/name-%d", prefix(i), i%7, i) }
+func key(i int) string {
+	return fmt.Sprintf("%snamespace-%d/name-%d", resource(i%resources), i%7, i)
+}
 
 var errConflict = errors.New("the store has another revision than it gave out")
 
-// guarded writes a key if it is at revision, and tells the new one to keep.
-func (r *runner) guarded(ctx context.Context, key string, revision int64, keep *int64) error {
-	response, err := r.conn(len(key)).Txn(ctx).
+// guarded writes a key, as the operation i, if it is at revision, and tells the new one to keep.
+func (r *runner) guarded(ctx context.Context, i int, key string, revision int64, keep *int64) error {
+	response, err := r.conn(i).Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
 		Then(clientv3.OpPut(key, r.value)).Else(clientv3.OpGet(key)).Commit()
 	if err == nil && !response.Succeeded {
@@ -260,11 +260,11 @@ func (r *runner) guarded(ctx context.Context, key string, revision int64, keep *
 }
 
 func (r *runner) create(ctx context.Context, i int) error {
-	return r.guarded(ctx, key(i), 0, &r.revisions[i])
+	return r.guarded(ctx, i, key(i), 0, &r.revisions[i])
 }
 
 func (r *runner) update(ctx context.Context, i int) error {
-	return r.guarded(ctx, key(i), r.revisions[i], &r.revisions[i])
+	return r.guarded(ctx, i, key(i), r.revisions[i], &r.revisions[i])
 }
 
 func (r *runner) get(ctx context.Context, i int) error {
@@ -276,8 +276,8 @@ func (r *runner) get(ctx context.Context, i int) error {
 }
 
 func (r *runner) list(ctx context.Context, i int) error {
-	response, err := r.conn(i).Get(ctx, prefix(i), clientv3.WithPrefix(), clientv3.WithLimit(500))
-	if err == nil && len(response.Kvs) != min(500, r.operations/prefixes) && len(response.Kvs) != min(500, r.operations/prefixes+1) {
+	response, err := r.conn(i).Get(ctx, resource(i%resources), clientv3.WithPrefix(), clientv3.WithLimit(500))
+	if err == nil && len(response.Kvs) != min(500, r.operations/resources) && len(response.Kvs) != min(500, r.operations/resources+1) {
 		err = fmt.Errorf("%d keys", len(response.Kvs))
 	}
 	return err
